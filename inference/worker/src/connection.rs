@@ -1,8 +1,9 @@
 //! Connection to a worker: a socket, and memory for tensors. Its user sends one request at a time.
+use crate::forecast::{Forecast, Ready};
 use crate::memory::release_memory_beyond;
+use crate::polling::poll_until;
 use crate::{receive, receive_files, send, send_files};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::io::Errno;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use std::fs::File;
@@ -56,12 +57,6 @@ impl InPlaceInputs for () {}
 #[derive(Clone)]
 pub struct Waker(Arc<OwnedFd>);
 
-enum Ready {
-    Answer,
-    Woken,
-    Late,
-}
-
 /// Reason for a missing reply.
 #[derive(Debug)]
 pub enum WorkerCallError {
@@ -104,13 +99,13 @@ impl WorkerConnection {
     /// Returns whether a pending reply has not arrived yet.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        self.pending.is_some() && !matches!(self.poll(Instant::now(), false), Ok(Ready::Answer))
+        self.pending.is_some() && !matches!(self.poll(Some(Instant::now()), false), Ok(Ready::Message))
     }
 
     /// Receives the pending reply, if any. Waits for it until the interrupt.
     pub fn settle(&mut self, interrupt: &Interrupt) -> Result<(), WorkerCallError> {
         if let Some(pending) = &self.pending {
-            self.wait(pending.until, pending.time_max, interrupt)?;
+            self.wait(pending.until, pending.time_max, interrupt, &mut Forecast::sleeping())?;
             self.receive::<IgnoredAny>()?;
             self.pending = None;
         }
@@ -128,11 +123,24 @@ impl WorkerConnection {
         time_max: Duration,
         interrupt: &Interrupt,
     ) -> Result<Answer, WorkerCallError> {
+        self.call_expecting(request, in_place, &mut Forecast::sleeping(), time_max, interrupt)
+    }
+
+    /// Like [`call`](Self::call), but polls for the reply when it is due by `replies`, the replies to
+    /// earlier requests of this kind.
+    pub fn call_expecting<Answer: DeserializeOwned>(
+        &mut self,
+        request: &impl Serialize,
+        in_place: &mut impl InPlaceInputs,
+        replies: &mut Forecast,
+        time_max: Duration,
+        interrupt: &Interrupt,
+    ) -> Result<Answer, WorkerCallError> {
         let until = Instant::now() + time_max;
         send(&mut self.socket, request)?;
         send_files(&self.socket, &in_place.files())?;
         in_place.close_files();
-        match self.wait(until, time_max, interrupt) {
+        match self.wait(until, time_max, interrupt, replies) {
             Ok(()) => self.receive(),
             Err(error) => {
                 self.pending =
@@ -148,18 +156,24 @@ impl WorkerConnection {
     }
 
     /// Waits until the socket is readable.
-    fn wait(&self, until: Instant, time_max: Duration, interrupt: &Interrupt) -> Result<(), WorkerCallError> {
+    fn wait(
+        &self,
+        until: Instant,
+        time_max: Duration,
+        interrupt: &Interrupt,
+        replies: &mut Forecast,
+    ) -> Result<(), WorkerCallError> {
         self.waker.calm();
         if interrupt.reason().is_none() {
-            match self.poll(until, true)? {
-                Ready::Answer => return Ok(()),
+            match replies.wait(Some(until), |until| self.poll(until, true))? {
+                Ready::Message => return Ok(()),
                 Ready::Late => return Err(WorkerCallError::OverTime(time_max)),
                 Ready::Woken => {}
             }
         }
         let grace = Instant::now() + GRACE;
-        match self.poll(grace.min(until), false)? {
-            Ready::Answer => Ok(()),
+        match self.poll(Some(grace.min(until)), false)? {
+            Ready::Message => Ok(()),
             _ if grace < until => Err(WorkerCallError::Unwanted),
             _ => Err(WorkerCallError::OverTime(time_max)),
         }
@@ -167,20 +181,16 @@ impl WorkerConnection {
 
     /// Waits for the reply or its end, until the deadline. A wake-up ends the wait if `may_wake` is
     /// set.
-    fn poll(&self, until: Instant, may_wake: bool) -> io::Result<Ready> {
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
-            let waker = if may_wake { PollFlags::IN } else { PollFlags::empty() };
-            let mut both = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&*self.waker.0, waker)];
-            match poll(&mut both, Some(&timeout)) {
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-                Ok(0) => return Ok(Ready::Late),
-                Ok(_) if both[0].revents().is_empty() => return Ok(Ready::Woken),
-                Ok(_) => return Ok(Ready::Answer),
-            }
-        }
+    fn poll(&self, until: Option<Instant>, may_wake: bool) -> io::Result<Ready> {
+        let waker = if may_wake { PollFlags::IN } else { PollFlags::empty() };
+        let mut both = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&*self.waker.0, waker)];
+        let is_ready = poll_until(&mut both, until)?;
+        let [socket, _] = both;
+        Ok(match is_ready {
+            false => Ready::Late,
+            true if socket.revents().is_empty() => Ready::Woken,
+            true => Ready::Message,
+        })
     }
 
     fn receive<Answer: DeserializeOwned>(&mut self) -> Result<Answer, WorkerCallError> {
@@ -190,7 +200,7 @@ impl WorkerConnection {
 }
 
 impl Waker {
-    /// Ends the wait of the call that is under way.
+    /// Ends the wait of the current call.
     pub fn wake(&self) {
         let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
     }

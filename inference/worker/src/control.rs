@@ -3,6 +3,7 @@
 
 use crate::connection::WorkerConnection;
 use crate::memory::tensor_memory;
+use crate::served::ServedConnection;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -28,7 +29,7 @@ pub struct Control(OwnedFd);
 /// Control message.
 pub enum ControlMessage {
     /// A new connection.
-    Connection(UnixStream, ConnectionFiles),
+    Connection(ServedConnection, ConnectionFiles),
     /// A run was cancelled.
     Cancel(u64),
 }
@@ -111,7 +112,7 @@ pub fn receive_control(control: &OwnedFd) -> io::Result<Option<ControlMessage>> 
     match (brought.next(), brought.next(), brought.next()) {
         (Some(socket), Some(memory), arena) => {
             let files = ConnectionFiles { memory: memory.into(), arena: arena.map(File::from) };
-            Ok(Some(ControlMessage::Connection(socket.into(), files)))
+            Ok(Some(ControlMessage::Connection(ServedConnection::new(socket.into()), files)))
         }
         _ => Err(io::Error::other("a connection came without its socket and memory")),
     }

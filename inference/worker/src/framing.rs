@@ -54,6 +54,7 @@ fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn messages_round_trip() {
@@ -77,5 +78,48 @@ mod tests {
         }
         assert!(receive::<String>(&mut &u32::MAX.to_le_bytes()[..]).is_err());
         assert!(send(&mut Vec::new(), &"x".repeat(MESSAGE_BYTES_MAX as usize)).is_err());
+    }
+
+    /// Reader that returns bytes in pieces of these lengths.
+    struct Pieces<'a>(&'a [u8], std::iter::Cycle<std::slice::Iter<'a, usize>>);
+
+    impl Read for Pieces<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let len = self.1.next().map_or(buffer.len(), |len| (*len).min(buffer.len()));
+            self.0.read(&mut buffer[..len])
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn messages_round_trip_in_any_pieces(
+            messages in prop::collection::vec((".{0,40}", any::<Option<u64>>()), 0..5),
+            pieces in prop::collection::vec(1..20_usize, 1..10),
+        ) {
+            let mut sent = Vec::new();
+            for message in &messages {
+                send(&mut sent, message).unwrap();
+            }
+            let mut from = Pieces(&sent, pieces.iter().cycle());
+            for message in messages {
+                prop_assert_eq!(receive(&mut from).unwrap(), Some(message));
+            }
+            prop_assert_eq!(receive::<(String, Option<u64>)>(&mut from).unwrap(), None);
+        }
+
+        #[test]
+        fn bytes_of_a_hostile_peer_are_a_message_an_end_or_an_error(
+            bytes in prop::collection::vec(any::<u8>(), 0..100),
+            len in any::<Option<u8>>(),
+        ) {
+            // Often with the right length.
+            let framed = len.map(|len| [&u32::from(len).to_le_bytes()[..], &bytes].concat());
+            let mut from = framed.as_deref().unwrap_or(&bytes);
+            let mut left = from.len();
+            while let Ok(Some(_)) = receive::<(String, Option<u64>)>(&mut from) {
+                prop_assert!(from.len() < left);
+                left = from.len();
+            }
+        }
     }
 }

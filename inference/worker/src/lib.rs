@@ -9,6 +9,8 @@
 //! - [`Control`] is the socket that the main thread of a worker reads: new connections and
 //!   cancellations ([`ControlMessage`]). The worker ends when the socket closes.
 //! - [`WorkerConnection`] carries one request at a time, and [`ConnectionPool`] lends idle connections.
+//!   [`ServedConnection`] is its end in the worker.
+//! - [`Forecast`] decides when a thread that waits for a message polls instead of sleeping.
 //! - [`send`] and [`receive`] exchange length-prefixed JSON messages; [`send_files`] and
 //!   [`receive_files`] pass open files after a message.
 //! - [`TensorLocation`] describes a tensor in a memory file that both processes have open.
@@ -29,6 +31,11 @@ mod control;
 pub use control::{ConnectionFiles, Control, ControlMessage, receive_control, wait_for_end};
 mod connection;
 pub use connection::{InPlaceInputs, Waker, WorkerCallError, WorkerConnection};
+mod served;
+pub use served::ServedConnection;
+mod forecast;
+pub use forecast::Forecast;
+mod polling;
 mod pool;
 pub use pool::{ConnectionPool, PooledConnection};
 

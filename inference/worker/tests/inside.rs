@@ -11,7 +11,7 @@ use std::time::Duration;
 use weir_child::keep_file_modes;
 use weir_device::Arena;
 use weir_inference::Interrupt;
-use weir_worker::{ConnectionFiles, Control, ControlMessage, receive, receive_control, send, write_memory};
+use weir_worker::{ConnectionFiles, Control, ControlMessage, Forecast, receive_control, write_memory};
 
 const MIB: u64 = 1 << 20;
 
@@ -25,11 +25,12 @@ fn attacked_by(attack: fn(&ConnectionFiles) -> Vec<&'static str>) -> (Vec<String
     // A filter of system calls applies to the thread that asks for it.
     let worker = std::thread::spawn(move || {
         keep_file_modes().unwrap();
-        let Some(ControlMessage::Connection(mut socket, files)) = receive_control(&theirs).unwrap() else {
+        let Some(ControlMessage::Connection(mut connection, files)) = receive_control(&theirs).unwrap()
+        else {
             return;
         };
-        let _: Option<u32> = receive(&mut socket).unwrap();
-        send(&mut socket, &attack(&files)).unwrap();
+        let _: Option<u32> = connection.receive(&mut Forecast::sleeping()).unwrap();
+        connection.reply(&attack(&files)).unwrap();
     });
     let mut connection = control.connect(MIB, Some(&shared)).unwrap();
     let call = connection.call(&0, &mut (), Duration::from_secs(60), &Interrupt::default());

@@ -11,10 +11,9 @@ use crate::process::confine;
 use service::Service;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::Arc;
-use weir_worker::{ConnectionFiles, ControlMessage, end_at_once, receive_control};
+use weir_worker::{ConnectionFiles, ControlMessage, ServedConnection, end_at_once, receive_control};
 
 /// Hidden subcommand with which a node starts itself as a worker.
 pub const DEVICE_WORKER_COMMAND: &str = "__run-models";
@@ -40,7 +39,7 @@ fn serve() -> io::Result<()> {
     let service = Arc::new(Service::default());
     while let Some(news) = receive_control(&control)? {
         match news {
-            ControlMessage::Connection(socket, files) => attend(&service, socket, files)?,
+            ControlMessage::Connection(connection, files) => attend(&service, connection, files)?,
             ControlMessage::Cancel(run) => service.cancel(run),
         }
     }
@@ -48,11 +47,11 @@ fn serve() -> io::Result<()> {
 }
 
 /// Starts a thread for a connection. The node bounds the number of connections.
-fn attend(service: &Arc<Service>, socket: UnixStream, files: ConnectionFiles) -> io::Result<()> {
+fn attend(service: &Arc<Service>, connection: ServedConnection, files: ConnectionFiles) -> io::Result<()> {
     let service = service.clone();
     let thread = std::thread::Builder::new().name("connection".to_owned());
     thread.spawn(move || {
-        if let Err(error) = service.attend(socket, &files) {
+        if let Err(error) = service.attend(connection, &files) {
             eprintln!("the worker of a device: {error}");
         }
     })?;

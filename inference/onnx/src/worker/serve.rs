@@ -10,7 +10,6 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
@@ -20,8 +19,8 @@ use weir_device::Arena;
 use weir_inference::{InferenceError, Job, Meter, Model, ModelKey, ModelSource, Prepared, Session};
 use weir_types::{Batching, ModelId, Signature};
 use weir_worker::{
-    ActiveRuns, ConnectionFiles, ControlMessage, TensorLocation, WireError, end_at_once, read_tensor,
-    receive, receive_control, send, write_tensors,
+    ActiveRuns, ConnectionFiles, ControlMessage, Forecast, ServedConnection, TensorLocation, WireError,
+    end_at_once, read_tensor, receive_control, write_tensors,
 };
 
 /// Hidden subcommand with which a node starts itself as a worker of models on the CPU.
@@ -59,7 +58,7 @@ fn serve() -> io::Result<()> {
     let watch = Watch::start(&service)?;
     while let Some(news) = receive_control(&control)? {
         match news {
-            ControlMessage::Connection(socket, files) => attend(&service, socket, files)?,
+            ControlMessage::Connection(connection, files) => attend(&service, connection, files)?,
             ControlMessage::Cancel(run) => {
                 service.runs.cancel(run);
                 watch.cancelled(run);
@@ -134,10 +133,10 @@ impl Watch {
 }
 
 /// Starts a thread for a connection. The node bounds the number of connections.
-fn attend(service: &Arc<Service>, socket: UnixStream, files: ConnectionFiles) -> io::Result<()> {
+fn attend(service: &Arc<Service>, connection: ServedConnection, files: ConnectionFiles) -> io::Result<()> {
     let service = service.clone();
     std::thread::Builder::new().name("connection".to_owned()).spawn(move || {
-        if let Err(error) = service.attend(socket, &files) {
+        if let Err(error) = service.attend(connection, &files) {
             eprintln!("a worker of models: {error}");
         }
     })?;
@@ -178,12 +177,14 @@ impl Service {
     }
 
     /// Answers the requests of a connection until it closes.
-    fn attend(&self, mut socket: UnixStream, files: &ConnectionFiles) -> io::Result<()> {
-        while let Some(request) = receive(&mut socket)? {
+    fn attend(&self, mut connection: ServedConnection, files: &ConnectionFiles) -> io::Result<()> {
+        // The runs need the processors.
+        let mut requests = Forecast::sleeping();
+        while let Some(request) = connection.receive(&mut requests)? {
             let answer = self
                 .answer(request, files)
                 .unwrap_or_else(|error| CpuWorkerReply::Failed(WireError::from_error(&error)));
-            send(&mut socket, &answer)?;
+            connection.reply(&answer)?;
         }
         Ok(())
     }

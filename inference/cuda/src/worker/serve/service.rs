@@ -10,7 +10,7 @@ use crate::device::{Gpu, GpuConfig};
 use crate::failure::failure;
 use crate::model::{CudaModel, ModelFiles, owner};
 use crate::session::{CudaSession, FinishedRun};
-use weir_worker::{ActiveRuns, ConnectionFiles, WireError, receive, receive_files, send, send_files};
+use weir_worker::{ActiveRuns, ConnectionFiles, Forecast, ServedConnection, WireError};
 
 use crate::worker::message::{
     self, FILES_MAX, GpuWorkerReply, GpuWorkerRequest, MemoryPressure, MemoryReport, Opened, TensorRange,
@@ -20,7 +20,6 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use weir_child::raise_open_files;
@@ -52,13 +51,14 @@ pub(super) type Reply = (GpuWorkerReply, Vec<OwnedFd>);
 
 impl Service {
     /// Answers the requests of a connection until it closes.
-    pub(super) fn attend(&self, mut socket: UnixStream, files: &ConnectionFiles) -> io::Result<()> {
-        while let Some(request) = receive::<GpuWorkerRequest>(&mut socket)? {
+    pub(super) fn attend(&self, mut connection: ServedConnection, files: &ConnectionFiles) -> io::Result<()> {
+        let mut requests = Forecast::default();
+        while let Some(request) = connection.receive::<GpuWorkerRequest>(&mut requests)? {
             let count = request.files();
             if count > FILES_MAX {
                 return Err(io::Error::other(format!("{count} files are too many for a message")));
             }
-            let brought = receive_files(&socket, count)?;
+            let brought = connection.receive_files(count)?;
             let replied = self.reply(request, files, brought);
             let failed = |error| {
                 let memory = self.gpu.get().map(|gpu| {
@@ -70,8 +70,8 @@ impl Service {
                 (GpuWorkerReply::Failed { failure: WireError::from_error(&error), memory }, Vec::new())
             };
             let (answer, sent) = replied.unwrap_or_else(failed);
-            send(&mut socket, &answer)?;
-            send_files(&socket, &sent.iter().map(AsFd::as_fd).collect::<Vec<_>>())?;
+            connection.reply(&answer)?;
+            connection.send_files(&sent.iter().map(AsFd::as_fd).collect::<Vec<_>>())?;
         }
         Ok(())
     }
