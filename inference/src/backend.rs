@@ -215,6 +215,12 @@ pub trait Session: Send {
     fn was_cold(&self) -> bool {
         false
     }
+
+    /// Precision of the computation: answers of equal requests differ by its rounding, if they run
+    /// in batches of different sizes.
+    fn precision(&self) -> Precision {
+        Precision::Fp32
+    }
 }
 
 /// One push of a model. A model id can be pushed again with other contents after the model was

@@ -28,7 +28,7 @@ pub(crate) struct ModelShared {
     programs: Cache<Vec<Shape>, Arc<Bound>>,
     pub(crate) weights: Weights,
     model: weir_graph::OnnxModel,
-    precision: Precision,
+    pub(crate) precision: Precision,
     /// Position in the signature of each input of the graph.
     inputs: Vec<usize>,
     /// Position in the graph of each output of the signature.
@@ -46,7 +46,7 @@ pub(crate) struct ModelFiles {
     /// Inputs and outputs.
     pub(crate) signature: Signature,
     /// Precision of the computation.
-    precision: Precision,
+    pub(crate) precision: Precision,
     /// Hash of the file with the graph.
     skeleton: ContentHash,
     /// Folder with that file and the weight files.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use weir_device::Arena;
 use weir_device::cuda::{CudaError, MemoryOwner, Span, Stream};
 use weir_inference::{InferenceError, Interrupt, Job, Session, Tensor, TensorError};
-use weir_types::{ElementType, Shape};
+use weir_types::{ElementType, Precision, Shape};
 
 /// Session of a model.
 pub(crate) struct CudaSession {
@@ -115,6 +115,10 @@ impl Session for CudaSession {
         let mut tensors = Tensors { inputs: &job.inputs, outputs: Vec::new(), arena: &model.gpu.arena };
         self.exchange(&mut tensors, &job.outputs, interrupt)?;
         Ok(tensors.outputs)
+    }
+
+    fn precision(&self) -> Precision {
+        self.model.precision
     }
 }
 

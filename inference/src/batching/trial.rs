@@ -12,12 +12,30 @@ use crate::interrupt::Interrupt;
 use crate::request::Job;
 use crate::tensor::Tensor;
 use weir_device::Arena;
-use weir_types::{ElementType, Signature};
+use weir_types::{ElementType, Precision, Signature};
 
-/// Tolerances between answers: relative to the element, and relative to the largest element.
-const RELATIVE: (f64, f64) = (1e-3, 1e-4);
-/// The same for element types of two bytes.
-const RELATIVE_HALF: (f64, f64) = (2e-2, 1e-2);
+/// Tolerance between answers.
+#[derive(Debug, Clone, Copy)]
+struct Tolerance {
+    /// Relative to the element.
+    element: f64,
+    /// Relative to the largest element.
+    largest: f64,
+}
+
+/// Tolerance of fp32 and fp64 computed in this precision. A GPU adds the products of another batch
+/// size in another order, after it has rounded their factors.
+fn tolerance(precision: Precision) -> Tolerance {
+    match precision {
+        Precision::Fp32 => Tolerance { element: 1e-3, largest: 1e-4 },
+        Precision::Tf32 => Tolerance { element: 1e-2, largest: 5e-3 },
+        Precision::Fp16 => HALF,
+        Precision::Bf16 => Tolerance { element: 5e-2, largest: 5e-2 },
+    }
+}
+
+/// Tolerance of elements of two bytes, if the precision does not need more.
+const HALF: Tolerance = Tolerance { element: 2e-2, largest: 1e-2 };
 /// Elements of padding added to a request.
 const PADDING: u32 = 7;
 
@@ -54,7 +72,7 @@ pub(crate) fn try_out(
             let together = session.run(&joined.job, interrupt)?;
             let parted = joined.part(&together, signature, arena)?;
             let own = parted.as_ref().and_then(|parted| parted.get(place));
-            if own.is_none_or(|own| !are_same(&alone, own)) {
+            if own.is_none_or(|own| !are_same(&alone, own, session.precision())) {
                 return Ok(TrialVerdict::Differs);
             }
         }
@@ -76,9 +94,11 @@ fn another(job: &Job, arena: &Arena) -> Option<Job> {
 fn reversed(tensor: &Tensor, arena: &Arena) -> Option<Tensor> {
     let Some(element_bytes) = tensor.element_type().size_bytes() else { return Some(tensor.clone()) };
     let mut data = arena.with_capacity(tensor.data().len()).ok()?;
+    let largest = numbers(tensor).map_or(0.0, |values| largest(&values));
     for (index, element) in tensor.data().rchunks_exact(element_bytes).enumerate() {
-        // At least 0.25, so that zeroes change.
-        let moved = |value: f64| value * 0.5 + 0.25 + (index % 5) as f64 / 16.0;
+        // By at least 0.25, so that zeroes change, and by most of the largest element, so that means and
+        // sums over both requests differ by more than rounding.
+        let moved = |value: f64| value * 0.5 + 0.75 * largest + 0.25 + (index % 5) as f64 / 16.0;
         let written = match tensor.element_type() {
             ElementType::Fp32 => {
                 let value = moved(f64::from(f32::from_le_bytes(element.try_into().ok()?)));
@@ -95,28 +115,36 @@ fn reversed(tensor: &Tensor, arena: &Arena) -> Option<Tensor> {
     Tensor::new(tensor.element_type(), tensor.shape().clone(), data.freeze()).ok()
 }
 
-fn are_same(some: &[Tensor], others: &[Tensor]) -> bool {
-    some.len() == others.len() && some.iter().zip(others).all(|(one, other)| is_same(one, other))
+fn are_same(some: &[Tensor], others: &[Tensor], precision: Precision) -> bool {
+    some.len() == others.len() && some.iter().zip(others).all(|(one, other)| is_same(one, other, precision))
 }
 
-/// Whether two tensors are equal up to rounding.
-fn is_same(one: &Tensor, other: &Tensor) -> bool {
+/// Whether two tensors that were computed in this precision are equal up to rounding.
+fn is_same(one: &Tensor, other: &Tensor, precision: Precision) -> bool {
     if one.element_type() != other.element_type() || one.shape() != other.shape() {
         return false;
     }
-    let (relative, whole) = match one.element_type() {
-        ElementType::Fp16 | ElementType::Bf16 => RELATIVE_HALF,
-        _ => RELATIVE,
+    let computed = tolerance(precision);
+    let tolerance = match one.element_type() {
+        ElementType::Fp16 | ElementType::Bf16 => Tolerance {
+            element: computed.element.max(HALF.element),
+            largest: computed.largest.max(HALF.largest),
+        },
+        _ => computed,
     };
     let (Some(values), Some(other_values)) = (numbers(one), numbers(other)) else {
         return one.data() == other.data();
     };
-    let largest =
-        values.iter().filter(|value| value.is_finite()).fold(0.0_f64, |most, value| most.max(value.abs()));
+    let largest = largest(&values);
     values.iter().zip(&other_values).all(|(value, other)| {
-        let is_near = (value - other).abs() <= relative * value.abs() + whole * largest;
+        let is_near = (value - other).abs() <= tolerance.element * value.abs() + tolerance.largest * largest;
         is_near || value == other || value.is_nan() && other.is_nan()
     })
+}
+
+/// The largest magnitude of the finite elements.
+fn largest(values: &[f64]) -> f64 {
+    values.iter().filter(|value| value.is_finite()).fold(0.0, |most, value| most.max(value.abs()))
 }
 
 /// Elements of a floating-point tensor; `None` for other types, which must be equal exactly.
@@ -161,7 +189,7 @@ mod tests {
     use weir_types::{Batching, Port, Shape};
 
     /// A model with one float input and one float output, as a function of all rows.
-    struct FunctionModel(fn(&[Vec<f32>]) -> Vec<Vec<f32>>);
+    struct FunctionModel(fn(&[Vec<f32>]) -> Vec<Vec<f32>>, Precision);
 
     impl Session for FunctionModel {
         fn run(&mut self, job: &Job, _: &Interrupt) -> Result<Vec<Tensor>, InferenceError> {
@@ -172,6 +200,10 @@ mod tests {
             let rows: Vec<Vec<f32>> = values.chunks(width).map(<[f32]>::to_vec).collect();
             Ok(vec![floats(&self.0(&rows))])
         }
+
+        fn precision(&self) -> Precision {
+            self.1
+        }
     }
 
     fn floats(rows: &[Vec<f32>]) -> Tensor {
@@ -181,12 +213,26 @@ mod tests {
     }
 
     fn verdict(model: fn(&[Vec<f32>]) -> Vec<Vec<f32>>, rows: &[Vec<f32>]) -> TrialVerdict {
+        verdict_in(Precision::Fp32, model, rows)
+    }
+
+    fn verdict_in(
+        precision: Precision,
+        model: fn(&[Vec<f32>]) -> Vec<Vec<f32>>,
+        rows: &[Vec<f32>],
+    ) -> TrialVerdict {
         let port = Port { name: "x".into(), datatype: ElementType::Fp32, shape: vec![None, None] };
         let signature = Signature { inputs: vec![port.clone()], outputs: vec![port] };
         let rules = BatchRules::for_signature(&signature, &Batching::default()).unwrap().unwrap();
         let job = Job { inputs: vec![floats(rows)], outputs: vec![0] };
         let arena = Arena::new(1 << 20);
-        try_out(&rules, &signature, &job, &mut FunctionModel(model), (&arena, &Interrupt::default()))
+        try_out(
+            &rules,
+            &signature,
+            &job,
+            &mut FunctionModel(model, precision),
+            (&arena, &Interrupt::default()),
+        )
     }
 
     #[test]
@@ -216,6 +262,29 @@ mod tests {
                 assert_eq!(verdict(model, &rows), TrialVerdict::Differs, "{rows:?}");
             }
         }
+    }
+
+    #[test]
+    fn trial_allows_for_the_rounding_of_the_precision() {
+        // Rounding that depends on the number of rows, as in products of tf32.
+        let rounded = |rows: &[Vec<f32>]| {
+            let off = if rows.len() > 1 { 2e-3 } else { 0.0 };
+            rows.iter().map(|row| row.iter().map(|value| value * 0.01 + off).chain([1.0]).collect()).collect()
+        };
+        let rows = [vec![1.0, -2.0, 3.0]];
+        for (precision, expected) in [
+            (Precision::Fp32, TrialVerdict::Differs),
+            (Precision::Tf32, TrialVerdict::Same),
+            (Precision::Fp16, TrialVerdict::Same),
+            (Precision::Bf16, TrialVerdict::Same),
+        ] {
+            assert_eq!(verdict_in(precision, rounded, &rows), expected, "{precision}");
+        }
+        let less_mean = |rows: &[Vec<f32>]| {
+            let mean = rows.iter().flatten().sum::<f32>() / (rows.len() * rows[0].len()) as f32;
+            rows.iter().map(|row| row.iter().map(|value| value - mean).collect()).collect()
+        };
+        assert_eq!(verdict_in(Precision::Bf16, less_mean, &rows), TrialVerdict::Differs);
     }
 
     #[test]

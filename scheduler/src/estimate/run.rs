@@ -7,7 +7,9 @@ use super::round_ns;
 /// squares with exponentially fading samples.
 ///
 /// The first samples count equally, later samples with a weight of at least 1/32. The slope is 0
-/// while all batches have one size, and the mean of equal samples is exactly their value.
+/// while all batches have one size, and the mean of equal samples is exactly their value. The first
+/// sample is forgotten if the second is much smaller: a first run may include preparations, such as
+/// the compilation of kernels.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct RunLine {
     count: u64,
@@ -20,12 +22,19 @@ pub struct RunLine {
 /// Number of samples after which the weight stays constant.
 const SAMPLES_MAX: u64 = 32;
 
+/// Ratio of the first sample to the second from which the first includes preparations.
+const PREPARATION_MIN: f64 = 4.0;
+
 /// Assumed run time before any measurement: a model of moderate size on a CPU.
 const PRIOR_NS: u64 = 100_000_000;
 
 impl RunLine {
     /// Adds a run of `batch` items.
     pub fn add(&mut self, batch: u32, run_time_ns: u64) {
+        let is_no_smaller = f64::from(batch) >= self.batch;
+        if self.count == 1 && is_no_smaller && run_time_ns as f64 * PREPARATION_MIN < self.run_time_ns {
+            *self = Self::default();
+        }
         self.add_at(f64::from(batch), run_time_ns);
     }
 
@@ -146,6 +155,17 @@ mod tests {
         line.add(u32::MAX, u64::MAX);
         line.add(0, 0);
         assert!(line.estimate_ns(u32::MAX).is_some());
+    }
+
+    #[test]
+    fn first_run_with_preparations_is_forgotten() {
+        let mut line = RunLine::default();
+        line.add(1, 60_000_000);
+        line.add(1, 500_000);
+        assert_eq!(line.estimate_ns(1), Some(500_000));
+        line.add(1, 60_000_000);
+        line.add(1, 500_000);
+        assert!(line.estimate_ns(1) > Some(10_000_000), "later runs count");
     }
 
     proptest! {

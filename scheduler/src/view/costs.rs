@@ -13,8 +13,10 @@ use weir_types::{Cost, Platform};
 /// other tiers than most of them.
 const MIXED_PART: u64 = 8;
 
-/// Assumed speed-up of an accelerator before its first measured run.
+/// Assumed speed-up of an accelerator before `TRIALS` measured runs.
 const ACCELERATION: u64 = 8;
+/// Runs after which an accelerator is known: the first ones may include preparations.
+const TRIALS: u64 = 2;
 
 impl View {
     /// The expected cost of granting `request`'s models on a device and running it there, assuming
@@ -138,8 +140,9 @@ impl View {
     /// The expected device time with all models in memory: as measured, else the caller's value,
     /// else the measurement of other functions.
     ///
-    /// An accelerator on which the function never ran is assumed to be `ACCELERATION` times as
-    /// fast as the fastest known device, so that the accelerator is tried.
+    /// An accelerator on which the function ran less than `TRIALS` times is assumed to be at least
+    /// `ACCELERATION` times as fast as the fastest other device, so that the accelerator is tried: if
+    /// its first run was slow, it would otherwise never run again.
     #[must_use]
     pub fn run_time_ns(&self, device: &DeviceView, request: &PlacementRequest) -> u64 {
         self.run_time_on_ns(device.kind(), device.spec().platform, request)
@@ -163,11 +166,18 @@ impl View {
             let told = request.told_ns.iter().find(|(told, _)| *told == kind).map(|(_, told_ns)| *told_ns);
             own.estimate_ns(kind.index(), request.batch).or(told)
         };
-        let others_ns = || (0..).map(KindKey).take(self.kinds.len()).filter_map(known_ns);
+        let others = || (0..).map(KindKey).take(self.kinds.len()).filter(|other| *other != kind);
+        let others_ns = || others().filter_map(known_ns);
         let guess_ns =
             |told_ns| own.estimate_or_prior_ns(&self.all_times.runs, kind.index(), request.batch, told_ns);
-        if platform == Platform::Cpu || known_ns(kind).is_some() {
-            return guess_ns(known_ns(kind).or(request.run_time_ns));
+        let count = own.count(kind.index());
+        if let Some(known_ns) = known_ns(kind) {
+            let is_on_trial = platform != Platform::Cpu && (1..TRIALS).contains(&count);
+            let assumed_ns = others_ns().min().filter(|_| is_on_trial).map(|best_ns| best_ns / ACCELERATION);
+            return assumed_ns.map_or(known_ns, |assumed_ns| assumed_ns.min(known_ns));
+        }
+        if platform == Platform::Cpu {
+            return guess_ns(request.run_time_ns);
         }
         match others_ns().chain(request.run_time_ns).min() {
             Some(best_ns) => best_ns / ACCELERATION,

@@ -262,12 +262,11 @@ impl View {
         let Some(device) = self.device(key) else { return };
         let kind = device.kind().index();
         // On platforms that overlap computation with loads, a cold run takes less than load and run
-        // time together. A cold run counts only while no better measurement exists.
-        let may_overlap = device.spec().platform.computes_behind_loads() && !running.missing.is_empty();
-        let times = self.functions.get_mut(running.function.0);
-        if may_overlap && times.run.count(kind) > 0 {
+        // time together, and also prepares the device. It says nothing about other runs.
+        if device.spec().platform.computes_behind_loads() && !running.missing.is_empty() {
             return;
         }
+        let times = self.functions.get_mut(running.function.0);
         let (items, run_time_ns) = match used {
             Some(DeviceUse { batch_items: 0, run_time_ns, .. }) => (running.batch, run_time_ns),
             Some(DeviceUse { batch_items, run_time_ns, .. }) => (batch_items, run_time_ns),

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use weir_device::Arena;
 use weir_inference::{Footprint, InferenceError, Model, ModelSource, Session, SharedPart};
-use weir_types::{ElementType, ModelId};
+use weir_types::{ElementType, ModelId, Precision};
 
 /// Minimum rate at which weights are read from disk, in bytes per second. A slower worker is
 /// assumed to hang.
@@ -29,6 +29,7 @@ pub(super) struct WorkerModelState {
     /// Number of the model in the worker.
     number: u64,
     pub(super) outputs: Vec<ElementType>,
+    pub(super) precision: Precision,
     /// Device memory in which outputs may stay.
     pub(super) memory: Arc<WorkerMemory>,
     /// Maximum time for the weights to arrive.
@@ -45,6 +46,7 @@ impl GpuWorkerModel {
     ) -> Result<Self, InferenceError> {
         let files = ModelFiles::for_source(source)?;
         let outputs = files.signature.outputs.iter().map(|port| port.datatype).collect();
+        let precision = files.precision;
         let seconds = source.prepared.weight_bytes / LOAD_BYTES_PER_S_MIN;
         let load_time_max = CALL_TIME_MAX.saturating_add(Duration::from_secs(seconds));
         let number = worker.number();
@@ -52,8 +54,16 @@ impl GpuWorkerModel {
         let id = source.id().clone();
         let tenant = id.tenant.clone();
         let memory = Arc::new(WorkerMemory { worker: worker.clone(), tenant, arena });
-        let model =
-            Arc::new(WorkerModelState { worker, id, number, outputs, memory, load_time_max, is_arriving });
+        let model = Arc::new(WorkerModelState {
+            worker,
+            id,
+            number,
+            outputs,
+            precision,
+            memory,
+            load_time_max,
+            is_arriving,
+        });
         match model.worker.call(&GpuWorkerRequest::Load { model: number, files }, load_time_max)? {
             GpuWorkerReply::Loaded { own_bytes, weights, is_arriving, lookups, .. } => {
                 model.worker.config.memory.note_lookups(lookups);

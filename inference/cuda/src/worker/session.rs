@@ -14,7 +14,7 @@ use weir_device::cuda::BLOCK_BYTES;
 use weir_inference::{
     DeviceHandle, DeviceTensor, InferenceError, Interrupt, Job, PlacedJob, Session, Tensor, Value,
 };
-use weir_types::{ElementType, Shape};
+use weir_types::{ElementType, Precision, Shape};
 use weir_worker::{TensorLocation, WorkerCallError, read_tensor, write_tensors};
 
 /// Session of a model.
@@ -81,6 +81,10 @@ impl Session for GpuWorkerSession {
 
     fn device_time(&self) -> Option<Duration> {
         self.device_time
+    }
+
+    fn precision(&self) -> Precision {
+        self.model.precision
     }
 
     fn was_cold(&self) -> bool {

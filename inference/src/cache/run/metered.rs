@@ -9,6 +9,7 @@ use crate::tensor::Tensor;
 use crate::value::Value;
 use std::time::{Duration, Instant};
 use weir_device::Device;
+use weir_types::Precision;
 
 /// A session whose runs are charged to `bearers` by their items, including failed and stopped runs.
 pub(super) struct MeteredSession<'a> {
@@ -38,6 +39,10 @@ impl Session for MeteredSession<'_> {
 
     fn was_cold(&self) -> bool {
         self.session.was_cold()
+    }
+
+    fn precision(&self) -> Precision {
+        self.session.precision()
     }
 }
 
