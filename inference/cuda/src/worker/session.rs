@@ -15,7 +15,7 @@ use weir_inference::{
     DeviceHandle, DeviceTensor, InferenceError, Interrupt, Job, PlacedJob, Session, Tensor, Value,
 };
 use weir_types::{ElementType, Precision, Shape};
-use weir_worker::{TensorLocation, WorkerCallError, read_tensor, write_tensors};
+use weir_worker::{Forecast, TensorLocation, WorkerCallError, read_tensor, write_tensors};
 
 /// Session of a model.
 pub(super) struct GpuWorkerSession {
@@ -23,6 +23,8 @@ pub(super) struct GpuWorkerSession {
     number: u64,
     device_time: Option<Duration>,
     was_cold: bool,
+    /// Replies to earlier runs.
+    replies: Forecast,
 }
 
 /// Location of an input.
@@ -57,7 +59,8 @@ enum OutputSource {
 impl GpuWorkerSession {
     /// Creates a session with this number in the worker.
     pub(super) fn new(model: &Arc<WorkerModelState>, number: u64) -> Self {
-        Self { model: model.clone(), number, device_time: None, was_cold: false }
+        let replies = Forecast::default();
+        Self { model: model.clone(), number, device_time: None, was_cold: false, replies }
     }
 }
 
@@ -124,7 +127,8 @@ impl GpuWorkerSession {
         let wanted = self.model.wanted(job);
         let request = GpuWorkerRequest::Run { session, run, inputs, outputs: wanted.clone(), outputs_at };
         let time_max = self.model.run_time_max();
-        let answered = connection.call(&request, &mut in_place, time_max, interrupt);
+        let answered =
+            connection.call_expecting(&request, &mut in_place, &mut self.replies, time_max, interrupt);
         if let Err(WorkerCallError::Unwanted) = &answered {
             self.model.abandon(&wanted);
         }
