@@ -19,7 +19,7 @@ use std::ops::RangeInclusive;
 use weir_types::{ElementType, Port, Signature};
 
 /// Supported versions of ONNX's operator set.
-pub const OPSETS: RangeInclusive<i64> = 7..=23;
+pub const OPSETS: RangeInclusive<i64> = 7..=26;
 
 /// Largest file that protocol buffers can encode.
 pub const FILE_BYTES_MAX: usize = i32::MAX as usize;

@@ -94,7 +94,7 @@ fn invalid_models_are_rejected_by_name() {
         ("self_loop", "circle"),
         ("undefined_input", "which nothing makes"),
         ("external_data", "in another file"),
-        ("future_opset", "7 to 23 are supported"),
+        ("future_opset", "7 to 26 are supported"),
         ("unsupported_op", "not supported on the GPU: run the model on the CPU"),
         ("unknown_domain", "not supported on the GPU: run the model on the CPU"),
         ("truncated", "not an ONNX model"),
