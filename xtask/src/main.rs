@@ -19,6 +19,7 @@ mod weir;
 mod bench;
 mod bindings;
 mod check;
+mod conformance;
 mod demo;
 mod dist;
 mod fresh;
@@ -49,6 +50,7 @@ enum Command {
     Demo(demo::DemoArgs),
     Test(test::TestArgs),
     Check(check::CheckArgs),
+    Conformance(conformance::ConformanceArgs),
     Bench(bench::BenchArgs),
     Bindings(bindings::BindingsArgs),
     Dist(dist::DistArgs),
@@ -79,6 +81,7 @@ fn run(args: &Args) -> Result<()> {
         Command::Demo(args) => demo::run(&repo, args),
         Command::Test(args) => test::run(&repo, args),
         Command::Check(args) => check::run(&repo, args),
+        Command::Conformance(args) => conformance::run(&repo, args),
         Command::Bench(args) => bench::run(&repo, args),
         Command::Bindings(args) => bindings::run(&repo, args),
         Command::Dist(args) => dist::run(&repo, args),

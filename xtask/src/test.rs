@@ -2,6 +2,7 @@
 
 mod programs;
 
+use crate::conformance;
 use crate::functions::{self, BuildFunctionsArgs};
 use crate::kernels;
 use crate::models;
@@ -15,6 +16,9 @@ use std::process::Command;
 
 /// Functions with unit tests, which run on the host.
 const FUNCTIONS_TESTED: [&str; 2] = ["classify-digits", "embed-text"];
+
+/// Each Nth case of the conformance suites is run: some 50 cases.
+const CONFORMANCE_EVERY: u32 = 40;
 
 /// Install missing tools, build everything, run all tests
 #[derive(Debug, clap::Args)]
@@ -46,6 +50,8 @@ pub(crate) fn run(repo: &Repo, args: &TestArgs) -> Result<()> {
     go(repo)?;
     c(repo)?;
     kubernetes(repo)?;
+    eprintln!("running a sample of the conformance suites");
+    conformance::sample(repo, CONFORMANCE_EVERY)?;
     eprintln!("testing Weir");
     let filter = args.filter.as_deref();
     let mut programs = TestProgram::build(repo, filter)?;

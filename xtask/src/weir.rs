@@ -24,10 +24,48 @@ pub(crate) fn build_with(repo: &Repo, profile: &str) -> Result<PathBuf> {
 fn build(repo: &Repo, profile: &str, features: &[&str]) -> Result<PathBuf> {
     let build = ["build", "--profile", profile, "-p", "weir-cli"];
     process::run(repo.cargo(".").args(build).args(features))?;
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repo.root().join("target"), PathBuf::from);
     // Cargo's folder of the `dev` profile is `debug`.
-    Ok(target.join(if profile == "dev" { "debug" } else { profile }).join("weir"))
+    Ok(target(repo).join(if profile == "dev" { "debug" } else { profile }).join("weir"))
+}
+
+/// The programs that the end-to-end tests use.
+pub(crate) struct TestPrograms {
+    /// The node and its client.
+    pub(crate) weir: PathBuf,
+    /// The driver of a fake GPU.
+    pub(crate) fake_cuda: PathBuf,
+}
+
+/// Builds the programs of the end-to-end tests, with the units of the workspace's build.
+pub(crate) fn build_for_tests(repo: &Repo) -> Result<TestPrograms> {
+    let mut cargo = repo.cargo(".");
+    cargo.args(["build", "--workspace", "--bins", "--tests"]);
+    cargo.args(["--message-format", "json-render-diagnostics"]);
+    let output = cargo.stderr(Stdio::inherit()).output();
+    let output = output.with_context(|| format!("cannot start `{}`", process::line(&cargo)))?;
+    if !output.status.success() {
+        bail!("`{}` failed ({}); what it wrote is above", process::line(&cargo), output.status);
+    }
+    let messages = String::from_utf8_lossy(&output.stdout);
+    let fake_cuda = variable_of_build(&messages, "WEIR_FAKE_CUDA_LIBRARY");
+    let fake_cuda = fake_cuda.context("cargo does not say where the fake driver is")?;
+    Ok(TestPrograms { weir: target(repo).join("debug/weir"), fake_cuda: fake_cuda.into() })
+}
+
+/// The value of a variable that a build script sets, in cargo's messages.
+fn variable_of_build(messages: &str, name: &str) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Message {
+        #[serde(default)]
+        env: Vec<(String, String)>,
+    }
+    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Message>(line).ok());
+    messages.flat_map(|message| message.env).find_map(|(key, value)| (key == name).then_some(value))
+}
+
+/// Cargo's folder of products.
+fn target(repo: &Repo) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repo.root().join("target"), PathBuf::from)
 }
 
 /// Node. Stopped on drop.
@@ -43,6 +81,11 @@ pub(crate) struct DemoNode {
 impl DemoNode {
     /// Starts a node in a temporary folder on a free port.
     pub(crate) fn start(repo: &Repo, weir: &Path) -> Result<Self> {
+        Self::start_with(repo, weir, |_| ())
+    }
+
+    /// Starts a node in a temporary folder on a free port; `settings` completes the command.
+    pub(crate) fn start_with(repo: &Repo, weir: &Path, settings: impl FnOnce(&mut Command)) -> Result<Self> {
         let data = std::env::temp_dir().join(format!("weir-demo-{}", std::process::id()));
         let mut command = Command::new(weir);
         command
@@ -50,6 +93,7 @@ impl DemoNode {
             .arg(&data)
             .env("WEIR_ONNXRUNTIME", repo.onnxruntime())
             .current_dir(std::env::temp_dir());
+        settings(&mut command);
         let mut node = Self::spawn(command)?;
         node.data = Some(data);
         Ok(node)
@@ -99,5 +143,21 @@ impl Drop for DemoNode {
         if let Some(data) = &self.data {
             let _ = std::fs::remove_dir_all(data);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::variable_of_build;
+
+    #[test]
+    fn variables_of_build_scripts_are_found() {
+        let messages = concat!(
+            r#"{"reason":"compiler-artifact","package_id":"a"}"#,
+            "\nnot JSON\n",
+            r#"{"reason":"build-script-executed","env":[["OTHER","1"],["WANTED","/a/b"]]}"#,
+        );
+        assert_eq!(variable_of_build(messages, "WANTED").as_deref(), Some("/a/b"));
+        assert_eq!(variable_of_build(messages, "MISSING"), None);
     }
 }
