@@ -221,7 +221,9 @@ fn hint_for(code: ErrorCode) -> Option<&'static str> {
         E::OperatorNotAllowed => {
             "export the model with standard operators, or have the node's operator add the operator to models.operators_allowed"
         }
-        E::ExternalData => "save the model as one file with its weights inside",
+        E::ExternalData => {
+            "`weir models push NAME FILE.onnx` sends the files with the weights, too; or save the model as one file with its weights inside"
+        }
         E::InvocationNotFound | E::InvocationExpired => "`weir invocations` lists the stored invocations",
         E::NotEnded => "`weir invocations show ID --wait` waits for its end",
         E::IdempotencyMismatch => "use a different --idempotency-key for each call",

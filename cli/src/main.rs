@@ -15,6 +15,7 @@ mod project;
 
 mod error;
 mod files;
+mod onnx;
 mod output;
 
 use clap::Parser as _;

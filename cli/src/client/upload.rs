@@ -1,4 +1,4 @@
-//! File upload with a progress bar.
+//! Uploads with a progress bar.
 
 use crate::error::Problem;
 use crate::output::OutputSettings;
@@ -8,10 +8,10 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Reader for a file that advances a progress bar. At the end of the file the bar becomes a spinner
-/// with the text `then`.
+/// Reader for an upload that advances a progress bar. At the end of the upload the bar becomes a
+/// spinner with the text `then`.
 pub(crate) struct UploadReader {
-    file: io::Take<File>,
+    source: io::Take<Box<dyn Read + Send>>,
     length_bytes: u64,
     bar: ProgressBar,
     then: Option<String>,
@@ -28,18 +28,24 @@ impl UploadReader {
         if !meta.is_file() {
             return Err(Problem::new(format!("{} is not a file", path.display())).into());
         }
-        let bar = output.bytes_bar(what, meta.len());
-        // Send no more than the announced length, even if the file grows.
-        Ok(Self {
-            file: file.take(meta.len()),
-            length_bytes: meta.len(),
-            bar,
-            then: Some(then.to_owned()),
-            output,
-        })
+        Ok(Self::new(Box::new(file), meta.len(), output, what, then))
     }
 
-    /// The file's length.
+    /// Reads `length_bytes` bytes of `source`. The bar shows `what` during the upload, then `then`
+    /// until the response arrives.
+    pub(crate) fn new(
+        source: Box<dyn Read + Send>,
+        length_bytes: u64,
+        output: OutputSettings,
+        what: &str,
+        then: &str,
+    ) -> Self {
+        let bar = output.bytes_bar(what, length_bytes);
+        // Send no more than the announced length, even if a file grows.
+        Self { source: source.take(length_bytes), length_bytes, bar, then: Some(then.to_owned()), output }
+    }
+
+    /// Length of the upload.
     pub(crate) fn length_bytes(&self) -> u64 {
         self.length_bytes
     }
@@ -47,9 +53,9 @@ impl UploadReader {
 
 impl Read for UploadReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self.file.read(buffer)?;
+        let count = self.source.read(buffer)?;
         self.bar.inc(count as u64);
-        if self.file.limit() == 0
+        if self.source.limit() == 0
             && let Some(then) = self.then.take()
         {
             self.bar.finish_and_clear();

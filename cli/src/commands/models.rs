@@ -7,12 +7,13 @@ use crate::client::UploadReader;
 use crate::commands::CommandContext;
 use crate::commands::collection::{Collection, RemoveArgs, ShowArgs, VersionArgs};
 use crate::commands::functions::cache;
-use crate::output::{age, duration, size, table, time};
+use crate::onnx;
+use crate::output::{OutputSettings, age, duration, size, table, time};
 use crate::project::old_versions;
 use crate::settings::ClientArgs;
 use anyhow::Result;
 use clap::Subcommand;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use weir_types::api::{Model, ModelOnDevice, ModelPushed, ModelRuns, ModelVersion};
 use weir_types::{
@@ -45,11 +46,11 @@ enum ModelAction {
     /// List all models (the default action)
     #[command(visible_alias = "ls")]
     List,
-    /// Push a model: one ONNX file with embedded weights
+    /// Push a model: an ONNX file, with the files that have its weights, if it keeps them outside
     Push {
         /// Name of the model for requests and functions
         name: Name,
-        /// ONNX file
+        /// ONNX file, or folder with one ONNX file; files with weights are in the same folder
         file: PathBuf,
         /// Version number [default: the next]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -191,8 +192,7 @@ pub(crate) fn run(args: ModelsArgs, context: &CommandContext) -> Result<()> {
                 // As JSON, so that a numeric name stays a string.
                 ("batching.mask", mask.map(|mask| serde_json::Value::from(mask).to_string())),
             ]);
-            let mut upload =
-                UploadReader::open(&file, output, &format!("sending {name}"), "checking and optimising it")?;
+            let mut upload = upload(&file, &name, output)?;
             let path = format!("{}{version}{query}", models.path(&name));
             let pushed: ModelPushed = models.client.put(&path, &format!("push {name}"), &[], &mut upload)?;
             drop(upload);
@@ -213,6 +213,20 @@ pub(crate) fn run(args: ModelsArgs, context: &CommandContext) -> Result<()> {
         ModelAction::Release(args) => release(&models, &args),
         ModelAction::Rm(args) => models.remove(&args),
     }
+}
+
+/// The upload of a model, with the weights that are in other files.
+fn upload(path: &Path, name: &Name, output: OutputSettings) -> Result<UploadReader> {
+    let file = onnx::model_file(path)?;
+    let what = format!("sending {name}");
+    let then = "checking and optimising it";
+    Ok(match onnx::with_external_data(&file)? {
+        Some(parts) => {
+            let length_bytes = parts.length_bytes();
+            UploadReader::new(Box::new(parts.reader()), length_bytes, output, &what, then)
+        }
+        None => UploadReader::open(&file, output, &what, then)?,
+    })
 }
 
 /// The line about versions that a push removed; empty if there are none.

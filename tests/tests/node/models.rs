@@ -33,6 +33,30 @@ async fn pushed_model_is_described() {
 }
 
 #[tokio::test]
+async fn weights_in_other_files_are_pushed_with_the_model() {
+    let node = TestNode::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let weights: Vec<u8> = (1..=6_u8).flat_map(|number| f32::from(number).to_le_bytes()).collect();
+    std::fs::write(folder.path().join("weights.bin"), weights).unwrap();
+    let path = folder.path().to_str().unwrap();
+    let x = json!({"name": "x", "datatype": "FP32", "shape": [2, 3], "data": [1, 1, 1, 1, 1, 1]});
+    let request = json!({"inputs": [x]}).to_string();
+    // The weights belong to an initialiser, and to a node's attribute.
+    for fixture in ["external_data", "external_attribute"] {
+        std::fs::write(folder.path().join("model.onnx"), model(&format!("bad/{fixture}.onnx"))).unwrap();
+        let name = fixture.replace('_', "-");
+        let pushed = node.weir(&["models", "push", &name, path]).await.unwrap();
+        assert!(pushed.starts_with(&format!("pushed {name}:1")), "{pushed}");
+        let answer = node.post(&format!("/v2/models/{name}/infer"), request.clone()).await.ok();
+        let answer: serde_json::Value = answer.json();
+        assert_eq!(answer["outputs"][0]["data"], json!([2.0, 3.0, 4.0, 5.0, 6.0, 7.0]));
+    }
+    std::fs::remove_file(folder.path().join("weights.bin")).unwrap();
+    let refused = node.weir(&["models", "push", "m", path]).await.unwrap_err();
+    assert!(refused.contains("weights.bin, which has weight \"value\""), "{refused}");
+}
+
+#[tokio::test]
 async fn model_versions_are_immutable_and_the_newest_is_default() {
     let node = TestNode::start().await;
     node.push_model("m", 1, model("good/matmul.onnx")).await;
