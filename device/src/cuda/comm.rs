@@ -22,7 +22,7 @@ pub use held::{IntermediateGuard, IntermediatePlace};
 pub use limits::{CommLimits, CommUsage};
 
 use super::error::CudaError;
-use super::memory::{AddressRange, BLOCK_BYTES, BlockMap, BlockPool, MemoryOwner, Span};
+use super::memory::{AddressRange, BLOCK_BYTES, BlockMap, BlockPool, DemandEstimate, MemoryOwner, Span};
 use super::stream::Stream;
 use super::transfer::{TransferEngine, TransferError};
 use crate::{Arena, Buffer};
@@ -40,6 +40,12 @@ const STORE: MemoryOwner = MemoryOwner(u64::MAX - 1);
 /// Limit for guests, in per cent of the share: the store accepts guests up to it, and offers
 /// intermediates beyond it to other stores. The rest is for bursts.
 const GUESTS_PERCENT_MAX: u64 = 75;
+
+/// Interval between updates of the demand for memory, in nanoseconds.
+const INTERVAL_NS: u64 = 1_000_000_000;
+
+/// Number of blocks that are returned to the pool while the store is locked: about a millisecond.
+const SETTLED_AT_ONCE: u64 = 32;
 
 /// Size of the address range as a multiple of the memory.
 const REACH: u64 = 4;
@@ -86,6 +92,8 @@ impl CommStore {
             map,
             idle: BTreeSet::new(),
             idle_bytes_max: limits.idle_bytes_max,
+            demand: DemandEstimate::new(INTERVAL_NS, 0),
+            now_ns: 0,
             ledger: IntermediateLedger::new(),
             next_number: 0,
         };
@@ -115,7 +123,7 @@ impl CommStore {
                 return self.put_on_host(from, stream, owner, now_ns);
             }
         }
-        let kept = self.0.state().copy_in(from, stream);
+        let kept = self.0.state().copy_in(from, stream, now_ns);
         match kept {
             Ok(tier) => self.add(KeptIntermediate { owner, tier, is_guest: false }, now_ns),
             Err(CudaError::OutOfMemory(_)) => self.put_on_host(from, stream, owner, now_ns),
@@ -143,7 +151,7 @@ impl CommStore {
         if used_bytes.saturating_add(from.bytes()) > guests_bytes {
             return Ok(None);
         }
-        let kept = state.copy_in(from, stream);
+        let kept = state.copy_in(from, stream, now_ns);
         drop(state);
         match kept {
             Ok(tier) => self.add(KeptIntermediate { owner, tier, is_guest: true }, now_ns).map(Some),
@@ -206,9 +214,25 @@ impl CommStore {
         Ok(())
     }
 
-    /// Returns empty blocks to the pool.
+    /// Returns all empty blocks to the pool.
     pub fn trim(&self) {
         self.0.state().give_up_beyond(0);
+    }
+
+    /// Returns empty blocks that recent intermediates have not needed to the pool. Callers should
+    /// settle every second.
+    pub fn settle(&self, now_ns: u64) {
+        // Intermediates do not wait until all of them are unmapped.
+        while self.0.state().settle(now_ns, SETTLED_AT_ONCE) {}
+    }
+
+    /// Returns empty blocks to the pool, until `bytes` are back or none is left. Returns the bytes
+    /// released.
+    pub fn release_idle(&self, bytes: u64) -> u64 {
+        let mut state = self.0.state();
+        let before_bytes = state.idle_bytes();
+        state.give_up_beyond(before_bytes.saturating_sub(bytes));
+        before_bytes - state.idle_bytes()
     }
 
     /// Releases empty blocks, and moves unused intermediates to the host, least recently used

@@ -166,6 +166,41 @@ fn idle_memory_is_kept_until_another_consumer_needs_it() {
 }
 
 #[test]
+fn memory_of_recent_intermediates_stays_mapped_while_they_recur() {
+    const SECOND_NS: u64 = 1_000_000_000;
+    let machine = TestDevice::new(2);
+    let pool = machine.pool(64 * BLOCK_BYTES);
+    let limits = CommLimits { free_percent_max: 100, entries_max: 100, idle_bytes_max: 32 * BLOCK_BYTES };
+    let store = CommStore::new(7, limits, &pool, &machine.engine(), &Arena::new(1 << 30)).unwrap();
+    let slot = machine.allocate(2 * BLOCK_BYTES);
+    // Four intermediates at once, as of concurrent workflows.
+    let hand_over = |now_ns| {
+        let put = |_| store.put(slot.span(), &machine.stream, ONE, now_ns).unwrap();
+        let four: Vec<_> = (0..4).map(put).collect();
+        four.into_iter().for_each(|index| store.remove(index, ONE).unwrap());
+    };
+    hand_over(0);
+    let mapped = machine.fake.costs().mapping_ns;
+    for second in 1..5 {
+        hand_over(second * SECOND_NS);
+        store.settle(second * SECOND_NS);
+    }
+    assert_eq!(machine.fake.costs().mapping_ns, mapped, "nothing is mapped again");
+    assert_eq!(store.usage().mapped_bytes, 8 * BLOCK_BYTES);
+    // Unused memory returns to the pool in the course of some seconds, and sooner if it is needed.
+    store.settle(6 * SECOND_NS);
+    assert_eq!(store.usage().mapped_bytes, 4 * BLOCK_BYTES);
+    assert_eq!(store.release_idle(BLOCK_BYTES), BLOCK_BYTES);
+    assert_eq!(
+        (store.usage().mapped_bytes, store.release_idle(u64::MAX)),
+        (3 * BLOCK_BYTES, 3 * BLOCK_BYTES)
+    );
+    hand_over(7 * SECOND_NS);
+    store.settle(100 * SECOND_NS);
+    assert_eq!(store.usage().mapped_bytes, 0);
+}
+
+#[test]
 fn foreign_and_expired_intermediates_are_not_found() {
     let machine = TestDevice::new(1);
     let store = store(&machine, 64, 50);

@@ -29,8 +29,9 @@ const SPARE_SHARE: u64 = 16;
 /// of a service. Mapping a block takes about as long as copying it.
 const MAPPED_AHEAD_BYTES: u64 = 1 << 30;
 
-/// Share of device memory kept idle for new intermediates, as a divisor.
-const IDLE_SHARE: u64 = 64;
+/// Maximum share of device memory kept idle for new intermediates, as a divisor. Less is kept if
+/// recent intermediates have needed less.
+const IDLE_SHARE: u64 = 8;
 
 /// Configuration of an opened device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -217,10 +218,11 @@ impl Gpu {
         }
     }
 
-    /// Frees unused weights and, if that is not enough, spills intermediates to the host. Returns
-    /// whether any memory was freed.
+    /// Frees memory that intermediates have left, then unused weights and, if that is not enough,
+    /// spills intermediates to the host. Returns whether any memory was freed.
     pub(crate) fn give_up(&self, bytes: u64) -> bool {
-        let reclaimed = self.tensors.reclaim(bytes);
+        let idle = self.intermediates.release_idle(bytes);
+        let reclaimed = idle + self.tensors.reclaim(bytes.saturating_sub(idle));
         let lacking = bytes.saturating_sub(reclaimed);
         if lacking == 0 {
             return reclaimed > 0;
@@ -230,6 +232,14 @@ impl Gpu {
             0
         });
         reclaimed > 0 || relieved > 0
+    }
+
+    /// Frees memory that intermediates have left, as far as `bytes` of weights need it.
+    pub(crate) fn make_room_for_weights(&self, bytes: u64) {
+        let usage = self.pool.usage();
+        let free_bytes = usage.capacity_bytes.saturating_sub(usage.used_bytes);
+        let free_bytes = free_bytes + self.tensors.usage().spare_bytes;
+        self.intermediates.release_idle(bytes.saturating_sub(free_bytes));
     }
 
     /// Maps memory in advance for the next load, within the spare share.

@@ -38,12 +38,13 @@ impl Gpu {
     }
 
     /// Returns memory that was not used for some time to the driver: of run slots, of weights
-    /// without a model, and of blocks that were idle since the last call. While models are loaded
-    /// now and then, memory is mapped ahead of the next load; afterwards, that memory returns, too.
+    /// without a model, of intermediates, and of blocks that were idle since the last call. While
+    /// models are loaded now and then, memory is mapped ahead of the next load; afterwards, that
+    /// memory returns, too.
     pub(crate) fn adjust_memory(&self, now_ns: u64) {
         self.slots.settle(now_ns);
         self.tensors.sweep(now_ns, WEIGHTS_NS);
-        self.intermediates.trim();
+        self.intermediates.settle(now_ns);
         let since_load_ns = now_ns.saturating_sub(self.elastic.loaded_at_ns.load(Relaxed));
         if since_load_ns >= MAPPED_NS {
             self.tensors.release_spare();

@@ -94,6 +94,7 @@ impl Weights {
         let mut groups: Vec<Vec<Wanted>> = Vec::new();
         let mut group_bytes = GROUP_BYTES;
         let mut files = WeightFiles::default();
+        let mut missing_bytes = 0_u64;
         for weight in order.iter().filter_map(|index| model.weights().get(*index as usize)) {
             let key = TensorKey { hash: weight.hash(), layout: 0 };
             let is_loaded = gpu.tensors.contains(&key);
@@ -103,11 +104,13 @@ impl Weights {
                 group_bytes = 0;
             }
             group_bytes = group_bytes.saturating_add(source.bytes().len());
+            missing_bytes += if is_loaded { 0 } else { source.bytes().len() as u64 };
             let wanted = Wanted { key, source };
             if let Some(group) = groups.last_mut() {
                 group.push(wanted);
             }
         }
+        gpu.make_room_for_weights(missing_bytes);
         let held = gpu.tensors.acquire(groups)?.into_iter().flatten();
         let mut by_index: Vec<_> = order.into_iter().zip(held).collect();
         by_index.sort_unstable_by_key(|(index, _)| *index);

@@ -7,8 +7,8 @@ pub struct CommLimits {
     pub free_percent_max: u64,
     /// The most intermediates, on the device and the host together.
     pub entries_max: usize,
-    /// Device memory that stays mapped for later intermediates while no other consumer needs it:
-    /// mapping it again takes longer than a copy.
+    /// The most device memory that stays mapped for later intermediates, if recent ones have needed
+    /// it and no other consumer does: mapping it again takes longer than a copy.
     pub idle_bytes_max: u64,
 }
 

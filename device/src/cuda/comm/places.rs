@@ -4,7 +4,7 @@ use super::STORE;
 use super::ledger::IntermediateLedger;
 use crate::cuda::error::CudaError;
 use crate::cuda::event::Event;
-use crate::cuda::memory::{AddressRange, BLOCK_BYTES, BlockMap, MemoryOwner, Span};
+use crate::cuda::memory::{AddressRange, BLOCK_BYTES, BlockMap, DemandEstimate, MemoryOwner, Span};
 use crate::cuda::stream::Stream;
 use crate::{Buffer, share_of_free_bytes};
 use std::collections::BTreeSet;
@@ -17,6 +17,9 @@ pub(super) struct CommState {
     /// Empty blocks that still have memory.
     pub(super) idle: BTreeSet<usize>,
     pub(super) idle_bytes_max: u64,
+    /// The most memory that intermediates have needed at once recently.
+    pub(super) demand: DemandEstimate,
+    pub(super) now_ns: u64,
     pub(super) ledger: IntermediateLedger<KeptIntermediate>,
     pub(super) next_number: u64,
 }
@@ -51,7 +54,12 @@ impl CommState {
     }
 
     /// Copies `from` to a new place in the store, in the order of `stream`.
-    pub(super) fn copy_in(&mut self, from: Span, stream: &Stream) -> Result<IntermediateTier, CudaError> {
+    pub(super) fn copy_in(
+        &mut self,
+        from: Span,
+        stream: &Stream,
+        now_ns: u64,
+    ) -> Result<IntermediateTier, CudaError> {
         let ready = Arc::new(Event::new(stream.context())?);
         let no_place = || CudaError::Invalid("there is no place for so large an intermediate".to_owned());
         let placement = self.map.place(from.bytes()).ok_or_else(no_place)?;
@@ -65,8 +73,12 @@ impl CommState {
             stream.record(&ready)?;
             Ok(span)
         });
+        self.now_ns = self.now_ns.max(now_ns);
         match copied {
-            Ok(span) => Ok(IntermediateTier::Device { offset, span, ready }),
+            Ok(span) => {
+                self.demand.used(self.block_bytes(), self.now_ns);
+                Ok(IntermediateTier::Device { offset, span, ready })
+            }
             Err(error) => {
                 self.release(offset);
                 Err(error)
@@ -75,8 +87,20 @@ impl CommState {
     }
 
     pub(super) fn release(&mut self, offset: u64) {
-        self.idle.extend(self.map.free(offset));
-        self.give_up_beyond(self.idle_bytes_max);
+        // After a copy that failed for lack of memory, some blocks have none.
+        let free = self.map.free(offset).into_iter();
+        self.idle.extend(free.filter(|block| self.range.is_mapped(*block)));
+        let keep_bytes = self.keep_bytes();
+        self.give_up_beyond(keep_bytes);
+    }
+
+    /// Returns up to `count` empty blocks that are not worth keeping any more to the pool. Returns
+    /// whether there are more.
+    pub(super) fn settle(&mut self, now_ns: u64, count: u64) -> bool {
+        self.now_ns = self.now_ns.max(now_ns);
+        let keep_bytes = self.keep_bytes();
+        self.give_up_beyond(keep_bytes.max(self.idle_bytes().saturating_sub(count * BLOCK_BYTES)));
+        self.idle_bytes() > keep_bytes
     }
 
     /// Returns empty blocks to the pool, until at most `bytes` are left.
@@ -85,5 +109,22 @@ impl CommState {
             let Some(block) = self.idle.pop_last() else { return };
             self.range.release(block..block + 1);
         }
+    }
+
+    /// Bytes of empty blocks.
+    pub(super) fn idle_bytes(&self) -> u64 {
+        self.idle.len() as u64 * BLOCK_BYTES
+    }
+
+    /// Bytes of empty blocks that the next intermediates probably need: what is in use and what is
+    /// kept are together no more than recent demand.
+    fn keep_bytes(&mut self) -> u64 {
+        let demanded_bytes = self.demand.bytes(self.now_ns);
+        demanded_bytes.saturating_sub(self.block_bytes()).min(self.idle_bytes_max)
+    }
+
+    /// Bytes of the blocks in use.
+    fn block_bytes(&self) -> u64 {
+        self.map.used_blocks() as u64 * BLOCK_BYTES
     }
 }

@@ -87,3 +87,53 @@ fn blocks_in_turn_between_runs_stay_in_the_pool() {
     assert_eq!(clock.pass(SECOND_NS), [warmed_bytes], "idle for less than an interval");
     assert_eq!(clock.pass(SECOND_NS), [warmed_bytes - (8 << 20)]);
 }
+
+#[test]
+fn concurrent_large_intermediates_map_no_memory_again() {
+    /// Number of intermediates at once.
+    const AT_ONCE: usize = 4;
+    let setup = Setup::new(5);
+    let gpu = &setup.gpu;
+    let bytes = MEMORY_BYTES_MAX / 128;
+    let mut taken = gpu.slots.take(None);
+    let slot = taken.slot().unwrap();
+    let from = slot.memory.prepare(bytes, OWNER, gpu.now_ns()).unwrap();
+    let hand_over = || {
+        let put = |_| gpu.intermediates.put(from, &slot.stream, OWNER, gpu.now_ns()).unwrap();
+        let all: Vec<_> = (0..AT_ONCE).map(put).collect();
+        all.into_iter().for_each(|index| gpu.intermediates.remove(index, OWNER).unwrap());
+    };
+    hand_over();
+    let mapped = setup.fake.calls("cuMemMap");
+    (0..3).for_each(|_| hand_over());
+    assert_eq!(setup.fake.calls("cuMemMap"), mapped);
+}
+
+#[test]
+fn empty_memory_of_intermediates_is_freed_before_cached_weights() {
+    let setup = Setup::new(6);
+    let gpu = &setup.gpu;
+    let block_bytes = 2 << 20;
+    let mut taken = gpu.slots.take(None);
+    let slot = taken.slot().unwrap();
+    let from = slot.memory.prepare(4 * block_bytes, OWNER, gpu.now_ns()).unwrap();
+    let index = gpu.intermediates.put(from, &slot.stream, OWNER, gpu.now_ns()).unwrap();
+    gpu.intermediates.remove(index, OWNER).unwrap();
+    drop(setup.load("digits", read(DIGITS)));
+    let cached_bytes = gpu.tensors.usage().idle_bytes;
+    assert!(cached_bytes > 0);
+    gpu.tensors.release_spare();
+
+    let mapped_bytes = || gpu.intermediates.usage().mapped_bytes;
+    assert_eq!(mapped_bytes(), 4 * block_bytes);
+    let usage = gpu.pool.usage();
+    let free_bytes = usage.capacity_bytes - usage.used_bytes;
+    gpu.make_room_for_weights(free_bytes);
+    assert_eq!(mapped_bytes(), 4 * block_bytes, "the weights fit");
+    gpu.make_room_for_weights(free_bytes + block_bytes);
+    assert_eq!(mapped_bytes(), 3 * block_bytes);
+    assert!(gpu.give_up(3 * block_bytes));
+    assert_eq!((mapped_bytes(), gpu.tensors.usage().idle_bytes), (0, cached_bytes));
+    assert!(gpu.give_up(block_bytes));
+    assert_eq!(gpu.tensors.usage().idle_bytes, 0);
+}
