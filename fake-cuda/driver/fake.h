@@ -153,15 +153,15 @@ struct Physical {
 // Costs of driver calls and of the host's copies, in nanoseconds: README.md names the source of
 // each figure.
 struct Prices {
-    uint64_t copy_ns = 2'000;
-    uint64_t create_ns = 1'000, create_mib_ns = 14'000;
-    uint64_t map_ns = 2'000;
-    uint64_t set_access_ns = 35'000, set_access_piece_ns = 3'000;
-    uint64_t unmap_ns = 34'000;
+    uint64_t copy_ns = 3'000;
+    uint64_t create_ns = 13'500, create_mib_ns = 87;
+    uint64_t map_ns = 1'000;
+    uint64_t set_access_ns = 24'000, set_access_piece_ns = 3'000;
+    uint64_t unmap_ns = 30'000;
     uint64_t release_ns = 23'000;
     uint64_t host_alloc_mib_ns = 230'000, host_free_mib_ns = 220'000;
     uint64_t host_copy_bytes_per_s = 10'000'000'000;
-    uint64_t page_fault_ns = 400;
+    uint64_t page_fault_ns = 40;
 };
 
 struct Settings {
@@ -176,7 +176,7 @@ struct Settings {
     int driver_version = 13000;
     // Order of work; 0: the order of submission.
     uint64_t seed = 1;
-    uint64_t bus_bytes_per_s = 55'600'000'000;
+    uint64_t bus_bytes_per_s = 55'500'000'000;
     Prices prices;
     // Threads that run blocks of a kernel.
     unsigned workers = 1;

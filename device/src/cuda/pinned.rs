@@ -70,13 +70,19 @@ impl PinnedMemory {
 pub struct PinnedSlice {
     memory: Arc<PinnedMemory>,
     range: Range<usize>,
+    /// The adjacent slices that this one consists of, kept as long; none for most slices.
+    _parts: Vec<Arc<PinnedSlice>>,
 }
 
 impl PinnedSlice {
     /// The part `range` of `memory`; `None` if it would exceed the end.
     #[must_use]
     pub fn new(memory: Arc<PinnedMemory>, range: Range<usize>) -> Option<Self> {
-        (range.start <= range.end && range.end <= memory.bytes).then_some(Self { memory, range })
+        (range.start <= range.end && range.end <= memory.bytes).then_some(Self {
+            memory,
+            range,
+            _parts: Vec::new(),
+        })
     }
 
     /// A part that `fill` writes before any other code sees it.
@@ -92,6 +98,21 @@ impl PinnedSlice {
         // SAFETY: the range lies within the memory; the caller guarantees exclusive access.
         fill(unsafe { std::slice::from_raw_parts_mut(slice.start(), slice.range.len()) });
         Some(slice)
+    }
+
+    /// Whether `next` begins where this slice ends, in the same memory.
+    pub(super) fn is_before(&self, next: &Self) -> bool {
+        Arc::ptr_eq(&self.memory, &next.memory) && self.range.end == next.range.start
+    }
+
+    /// One slice of all `parts`; `None` if there are none, or one does not begin where the one
+    /// before it ends.
+    pub(super) fn joined(parts: Vec<Arc<Self>>) -> Option<Self> {
+        let first = parts.first()?;
+        let memory = first.memory.clone();
+        let range = first.range.start..parts.last()?.range.end;
+        let mut neighbours = parts.iter().zip(parts.iter().skip(1));
+        neighbours.all(|(part, next)| part.is_before(next)).then_some(Self { memory, range, _parts: parts })
     }
 
     /// Contents of the part.

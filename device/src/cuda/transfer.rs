@@ -20,6 +20,7 @@ mod blocks;
 mod copy_threads;
 mod lane;
 mod schedule;
+mod watch;
 mod worker;
 
 mod job;
@@ -32,13 +33,14 @@ use super::memory::Span;
 use super::pinned::PinnedRing;
 use super::stream::{Priority, Stream};
 use crate::{Arena, BufferMut};
-use copy_threads::{CopyThreads, Filled};
+use copy_threads::{CopyQueue, CopyThreads, Filled};
 use job::CopyJob;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{Builder, JoinHandle};
 use worker::TransferThread;
 
@@ -49,13 +51,18 @@ const TRANSFERS_MAX: usize = 4_096;
 /// Dropping the engine joins all of them.
 pub struct TransferEngine {
     shared: Arc<TransferShared>,
+    copies: Arc<CopyQueue>,
+    copy_threads: usize,
     thread: Option<JoinHandle<()>>,
 }
 
 /// State that callers and the thread share.
+#[derive(Default)]
 struct TransferShared {
     inbox: Mutex<Inbox>,
     wake: Condvar,
+    /// Number of messages in the inbox so far, for the thread to watch.
+    messages: AtomicU64,
 }
 
 #[derive(Default)]
@@ -81,14 +88,16 @@ impl TransferEngine {
     ) -> Result<Self, CudaError> {
         let up = Stream::new(context, Priority::High)?;
         let down = Stream::new(context, Priority::High)?;
-        let shared = Arc::new(TransferShared { inbox: Mutex::default(), wake: Condvar::new() });
+        let shared = Arc::<TransferShared>::default();
         let threads = CopyThreads::start(copy_threads, &shared)?;
+        let copies = threads.queue().clone();
+        let copy_threads = threads.count();
         let worker = TransferThread::new(shared.clone(), ring.clone(), (up, down), threads);
         let name = format!("transfer-{}", context.info().ordinal);
         let thread = Builder::new().name(name).spawn(move || worker.run());
         let thread =
             thread.map_err(|error| CudaError::Invalid(format!("no thread for transfers: {error}")))?;
-        Ok(Self { shared, thread: Some(thread) })
+        Ok(Self { shared, copies, copy_threads, thread: Some(thread) })
     }
 
     /// Copies to the device, group by group, in order. If a source is shorter than its place, the
@@ -100,7 +109,9 @@ impl TransferEngine {
     ) -> Result<Arc<Transfer>, TransferError> {
         let job = CopyJob::load(groups, keep, &self.shared)?;
         let transfer = job.transfer.clone();
+        let pieces = usize::try_from(job.pieces()).unwrap_or(usize::MAX);
         self.send(job)?;
+        self.copies.rouse(pieces.min(self.copy_threads));
         Ok(transfer)
     }
 
@@ -137,7 +148,7 @@ impl TransferEngine {
         inbox.alive += 1;
         inbox.jobs.push_back(job);
         drop(inbox);
-        self.shared.wake.notify_one();
+        self.shared.notify();
         Ok(())
     }
 }
@@ -152,7 +163,7 @@ impl Drop for TransferEngine {
     /// Ends current copies as [stopped](TransferError::Stopped), and the thread.
     fn drop(&mut self) {
         self.shared.inbox().stop = true;
-        self.shared.wake.notify_one();
+        self.shared.notify();
         // The `keep` value of a copy may have been the last owner of the engine: this is then the
         // engine's own thread, which ends after the drop.
         let thread = self.thread.take().filter(|thread| thread.thread().id() != std::thread::current().id());
@@ -167,6 +178,12 @@ impl TransferShared {
     fn inbox(&self) -> MutexGuard<'_, Inbox> {
         // Consistent between any two statements.
         self.inbox.lock()
+    }
+
+    /// Signals a new message in the inbox to the thread.
+    fn notify(&self) {
+        self.messages.fetch_add(1, Ordering::Release);
+        self.wake.notify_one();
     }
 }
 

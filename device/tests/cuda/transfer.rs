@@ -2,6 +2,8 @@ use crate::support::{SEEDS, TestDevice, launch_scale_add};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 use weir_device::Arena;
 use weir_device::cuda::{
     BLOCK_BYTES, CopySource, PinnedMemory, PinnedSlice, Priority, Segment, Span, Stream, TransferError,
@@ -73,6 +75,46 @@ fn compute_behind(seed: u64, in_order: bool) -> bool {
     let right = machine.read(y.span()).chunks(4).all(|one| one == 1.0_f32.to_ne_bytes());
     transfer.wait().unwrap();
     right
+}
+
+/// A source that takes long to drop, as a large file that is unmapped: until the end of its copy is
+/// known, if that is possible.
+struct SlowSource {
+    bytes: Bytes,
+    known: Receiver<()>,
+    in_time: Arc<AtomicBool>,
+}
+
+impl AsRef<[u8]> for SlowSource {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for SlowSource {
+    fn drop(&mut self) {
+        self.in_time.store(self.known.recv_timeout(Duration::from_secs(20)).is_ok(), Ordering::Release);
+    }
+}
+
+#[test]
+fn copy_ends_before_its_file_is_unmapped() {
+    let machine = TestDevice::new(4);
+    let engine = machine.engine();
+    let memory = machine.allocate(BLOCK_BYTES);
+    let (ended, known) = channel();
+    let in_time = Arc::new(AtomicBool::new(false));
+    let bytes = pattern(BLOCK_BYTES as usize, 3);
+    let slow = SlowSource { bytes: bytes.clone(), known, in_time: in_time.clone() };
+    let groups = [vec![load(&Bytes::from_owner(slow), memory.span())]];
+    let transfer = engine.load(&groups, Box::new(())).unwrap();
+    drop(groups);
+    transfer.wait().unwrap();
+    // Fails if the source has given up.
+    let _ = ended.send(());
+    assert!(machine.read(memory.span()) == bytes);
+    drop(engine);
+    assert!(in_time.load(Ordering::Acquire), "the caller waited for the source to drop");
 }
 
 #[test]

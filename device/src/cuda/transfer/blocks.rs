@@ -2,16 +2,19 @@
 
 use super::job::{CopySource, Segment};
 use crate::cuda::memory::{BLOCK_BYTES, Span};
+use crate::cuda::pinned::PinnedSlice;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// The least length that is copied directly from pinned memory. Shorter pieces are gathered with
 /// their neighbours, since each copy takes some microseconds to begin.
 const DIRECT_BYTES_MIN: u64 = 512 << 10;
 
-/// The most that is copied directly from pinned memory at once: one turn of the schedule.
-const DIRECT_BYTES_MAX: u64 = 2 * BLOCK_BYTES;
+/// The most that is copied directly from pinned memory at once: two turns of the schedule. The gap
+/// between two copies is as long as the copy of 180 KB.
+const DIRECT_BYTES_MAX: u64 = 4 * BLOCK_BYTES;
 
-/// Unit of copying: up to 2 MiB that are contiguous on the device, or 4 MiB directly from pinned
+/// Unit of copying: up to 2 MiB that are contiguous on the device, or 8 MiB directly from pinned
 /// memory.
 #[derive(Debug, Clone)]
 pub(super) struct CopyBlock {
@@ -82,14 +85,15 @@ impl CopyBlock {
 }
 
 /// Cuts groups of segments into blocks. Segments that are contiguous on the device share blocks,
-/// except across groups and for data copied directly from pinned memory.
+/// except across groups. Data that is copied directly from pinned memory shares a block only with
+/// data that is contiguous there as well.
 pub(super) fn cut(groups: &[Vec<Segment>]) -> Vec<CopyBlock> {
     let mut blocks: Vec<CopyBlock> = Vec::new();
     let mut ended = 0;
     for (group, segments) in groups.iter().enumerate() {
         let first = blocks.len();
-        for segment in segments {
-            cut_segment(segment, first, &mut blocks);
+        for segment in join(segments) {
+            cut_segment(&segment, first, &mut blocks);
         }
         let blocks_len = blocks.len();
         if let Some(last) = blocks.last_mut().filter(|_| blocks_len > first) {
@@ -103,6 +107,39 @@ pub(super) fn cut(groups: &[Vec<Segment>]) -> Vec<CopyBlock> {
         last.ends.end = groups.len();
     }
     blocks
+}
+
+/// Joins segments that are contiguous in pinned memory and on the device, as the weights of a model
+/// in a pinned cache: each copy takes some microseconds to begin.
+fn join(segments: &[Segment]) -> Vec<Segment> {
+    let runs = segments.chunk_by(continues);
+    runs.flat_map(|run| joined(run).map_or_else(|| run.to_vec(), |segment| vec![segment])).collect()
+}
+
+/// Whether `next` continues `segment` at both ends, without padding between.
+fn continues(segment: &Segment, next: &Segment) -> bool {
+    match (&segment.from, &next.from) {
+        (CopySource::Pinned(from), CopySource::Pinned(next_from)) => {
+            from.is_before(next_from)
+                && from.bytes().len() as u64 == segment.to.bytes()
+                && segment.to.address() + segment.to.bytes() == next.to.address()
+        }
+        _ => false,
+    }
+}
+
+/// One segment in place of a run of several.
+fn joined(run: &[Segment]) -> Option<Segment> {
+    let first = run.first().filter(|_| run.len() > 1)?;
+    let last = run.last()?;
+    let slice = |segment: &Segment| match &segment.from {
+        CopySource::Pinned(slice) => Some(slice.clone()),
+        CopySource::Pageable(_) => None,
+    };
+    let slices: Vec<Arc<PinnedSlice>> = run.iter().filter_map(slice).collect();
+    let from = CopySource::Pinned(Arc::new(PinnedSlice::joined(slices)?));
+    let bytes = last.to.address() + last.to.bytes() - first.to.address();
+    Some(Segment { from, to: Span::new(first.to.address(), bytes) })
 }
 
 /// Adds the blocks of one segment, or parts to the last block if its index is at least `first`.

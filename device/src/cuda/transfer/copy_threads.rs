@@ -5,15 +5,21 @@
 //! load, and then receives blocks at the rate of all threads together. If each thread copied a
 //! block of its own, the bus would wait until one thread has copied a whole block. The engine's
 //! thread hands blocks over, and meanwhile gives finished blocks to the device.
+//!
+//! A thread without a piece watches the queue for a moment before it sleeps: a block takes the bus
+//! some 40 microseconds, and to wake a thread can take longer, above all on a virtual machine. A
+//! load that will need the threads wakes them at its start, while the engine's thread wakes.
 
 use super::TransferShared;
 use super::blocks::CopyBlock;
+use super::watch::watch;
 use crate::cuda::error::CudaError;
 use crate::cuda::memory::BLOCK_BYTES;
 use crate::cuda::pinned::{PinnedBlock, PinnedPiece};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{Builder, JoinHandle, available_parallelism};
 
 /// The most copy threads: together they are faster than the bus.
@@ -62,9 +68,11 @@ struct FillPiece {
 }
 
 #[derive(Default)]
-struct CopyQueue {
+pub(super) struct CopyQueue {
     work: Mutex<CopyWork>,
     wake: Condvar,
+    /// Length of the queue, for threads that watch it.
+    len: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -86,6 +94,11 @@ impl CopyThreads {
             started.threads.push(thread);
         }
         Ok(started)
+    }
+
+    /// The queue of the threads.
+    pub(super) fn queue(&self) -> &Arc<CopyQueue> {
+        &self.queue
     }
 
     /// Number of threads.
@@ -122,10 +135,21 @@ impl CopyQueue {
         let pieces = staging.split(usize::try_from(bytes).unwrap_or(usize::MAX), PIECE_BYTES);
         let count = pieces.len();
         let fill = |piece| FillPiece { ticket, blocks: blocks.clone(), number, piece };
-        self.work.lock().pieces.extend(pieces.into_iter().map(fill));
-        (0..count).for_each(|_| {
-            self.wake.notify_one();
-        });
+        let mut work = self.work.lock();
+        work.pieces.extend(pieces.into_iter().map(fill));
+        self.len.store(work.pieces.len(), Ordering::Release);
+        drop(work);
+        self.rouse(count);
+    }
+
+    /// Wakes up to `count` sleeping threads, which watch for pieces. Costs little if none sleeps.
+    pub(super) fn rouse(&self, count: usize) {
+        // Not all at once, which would wake each thread only after the one before.
+        for _ in 0..count {
+            if !self.wake.notify_one() {
+                return;
+            }
+        }
     }
 
     /// Gathers pieces until stopped.
@@ -137,16 +161,24 @@ impl CopyQueue {
             drop(blocks);
             if let Some(staging) = piece.finish() {
                 shared.inbox().filled.push(Filled { ticket, staging });
-                shared.wake.notify_one();
+                shared.notify();
             }
         }
     }
 
     fn next(&self) -> Option<FillPiece> {
-        let waits = |work: &mut CopyWork| work.pieces.is_empty() && !work.stop;
-        let mut work = self.work.lock();
-        self.wake.wait_while(&mut work, waits);
-        work.pieces.pop_front()
+        loop {
+            watch(|| self.len.load(Ordering::Acquire) > 0);
+            let mut work = self.work.lock();
+            if let Some(piece) = work.pieces.pop_front() {
+                self.len.store(work.pieces.len(), Ordering::Release);
+                return Some(piece);
+            }
+            if work.stop {
+                return None;
+            }
+            self.wake.wait(&mut work);
+        }
     }
 }
 
@@ -163,7 +195,7 @@ mod tests {
     const BLOCKS: usize = 6;
 
     fn shared() -> Arc<TransferShared> {
-        Arc::new(TransferShared { inbox: Mutex::default(), wake: Condvar::new() })
+        Arc::default()
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! A copy: its request, and the handle that its owner has.
 
 use super::TransferShared;
-use super::blocks::{CopyBlock, cut};
+use super::blocks::{CopyBlock, SourcePart, cut};
+use super::copy_threads::PIECE_BYTES;
 use crate::cuda::error::CudaError;
 use crate::cuda::event::Event;
 use crate::cuda::memory::Span;
@@ -105,7 +106,7 @@ pub(super) struct CopyJob {
     /// Target of a copy to the host.
     pub(super) buffer: Option<Arc<Mutex<Option<BufferMut>>>>,
     /// Owner of the copy's memory; drops with the job.
-    _keep: Box<dyn Any + Send>,
+    keep: Box<dyn Any + Send>,
 }
 
 impl Transfer {
@@ -156,7 +157,7 @@ impl Transfer {
     pub fn cancel(&self) {
         self.state().cancelled = true;
         self.shared.inbox().look = true;
-        self.shared.wake.notify_one();
+        self.shared.notify();
     }
 
     /// Whether the copy was cancelled.
@@ -235,7 +236,7 @@ impl CopyJob {
             }
         }
         let transfer = Transfer::new(states, shared);
-        Ok(Self { transfer, blocks: blocks.into(), buffer: None, _keep: keep })
+        Ok(Self { transfer, blocks: blocks.into(), buffer: None, keep })
     }
 
     pub(super) fn fetch(
@@ -249,8 +250,33 @@ impl CopyJob {
             transfer: Transfer::new(Vec::new(), shared),
             blocks: CopyBlock::of_span(from).into(),
             buffer,
-            _keep: keep,
+            keep,
         }
+    }
+}
+
+impl CopyJob {
+    /// Number of pieces that copy threads gather.
+    pub(super) fn pieces(&self) -> u64 {
+        let gathered = self.blocks.iter().filter(|block| block.direct().is_none());
+        gathered.map(|block| block.span.bytes().div_ceil(PIECE_BYTES as u64)).sum()
+    }
+
+    /// Ends the copy. The job's kept memory drops first: callers that wait for the end may rely on
+    /// this. Sources in files drop last, because to unmap a file takes long; pinned memory can be
+    /// reused at once.
+    pub(super) fn finish(self, end: Result<(), TransferError>) {
+        let Self { transfer, blocks, buffer, keep } = self;
+        drop((buffer, keep));
+        let is_pinned = |part: &SourcePart| matches!(part.from, CopySource::Pinned(_));
+        let later = if blocks.iter().flat_map(|block| &block.parts).any(is_pinned) {
+            drop(blocks);
+            None
+        } else {
+            Some(blocks)
+        };
+        transfer.finish(end);
+        drop(later);
     }
 }
 

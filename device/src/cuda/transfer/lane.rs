@@ -5,6 +5,7 @@ use super::blocks::CopyBlock;
 use super::copy_threads::{CopyThreads, Fill, Filled};
 use super::job::{CopyJob, TransferError};
 use super::schedule::CopySchedule;
+use super::watch::watch;
 use crate::cuda::error::CudaError;
 use crate::cuda::event::Event;
 use crate::cuda::pinned::{PinnedBlock, PinnedRing};
@@ -16,6 +17,9 @@ use std::time::Duration;
 /// The most blocks in flight on the device: enough to keep the bus busy, and few enough that a new
 /// copy starts soon. A block takes some 40 microseconds at 50 GB/s.
 const FLIGHTS_MAX: usize = 6;
+
+/// The most bytes in flight, before another block begins: less than half a millisecond.
+const FLIGHT_BYTES_MAX: u64 = 24 << 20;
 
 /// The least number of blocks that may be chosen at once: while one waits for the device, the copy
 /// threads fill the next.
@@ -37,6 +41,8 @@ pub(super) struct CopyLane {
     chosen_bytes: u64,
     next_ticket: u64,
     flights: VecDeque<Flight>,
+    /// Length of the blocks in flight together.
+    flight_bytes: u64,
 }
 
 /// A copy that has not ended.
@@ -71,6 +77,7 @@ enum CopyStage {
 struct Flight {
     id: u64,
     block: usize,
+    bytes: u64,
     event: Arc<Event>,
     staging: Option<PinnedBlock>,
 }
@@ -86,6 +93,7 @@ impl CopyLane {
             chosen_bytes: 0,
             next_ticket: 0,
             flights: VecDeque::new(),
+            flight_bytes: 0,
         }
     }
 
@@ -157,7 +165,7 @@ impl CopyLane {
     /// flight. Returns whether there were any.
     pub(super) fn give(&mut self) -> bool {
         let mut any = false;
-        while self.flights.len() < FLIGHTS_MAX {
+        while self.flights.len() < FLIGHTS_MAX && self.flight_bytes < FLIGHT_BYTES_MAX {
             let ready = |chosen: &mut Chosen| matches!(chosen.stage, CopyStage::Ready(_));
             let Some(Chosen { id, number, bytes, stage: CopyStage::Ready(staging), .. }) =
                 self.chosen.pop_front_if(ready)
@@ -171,7 +179,8 @@ impl CopyLane {
             let given = block.map(|block| give(&self.stream, &active.job, block, staging));
             match given {
                 Some(Ok((event, staging))) => {
-                    self.flights.push_back(Flight { id, block: number, event, staging });
+                    self.flight_bytes += bytes;
+                    self.flights.push_back(Flight { id, block: number, bytes, event, staging });
                 }
                 Some(Err(error)) => {
                     active.under_way -= 1;
@@ -189,15 +198,15 @@ impl CopyLane {
     pub(super) fn reap(&mut self, wait: bool) -> bool {
         let mut any = false;
         while let Some(flight) = self.flights.front() {
-            let arrived = if wait && !any {
-                flight.event.synchronize().map(|()| true)
-            } else {
-                flight.event.is_reached()
+            let arrived = match flight.event.is_reached() {
+                Ok(false) if wait && !any => self.wait_for(flight),
+                arrived => arrived,
             };
             if matches!(arrived, Ok(false)) {
                 break;
             }
             let Some(flight) = self.flights.pop_front() else { break };
+            self.flight_bytes -= flight.bytes;
             any = true;
             if let Some(active) = self.active.get_mut(&flight.id) {
                 active.land(&flight, arrived.err());
@@ -209,6 +218,22 @@ impl CopyLane {
         any
     }
 
+    /// Waits until a block has arrived. While others are in flight behind it, the bus stays busy, and
+    /// the thread may sleep. The last block ends a copy whose caller waits.
+    fn wait_for(&self, flight: &Flight) -> Result<bool, CudaError> {
+        if self.flights.len() == 1 {
+            let mut reached = Ok(false);
+            let is_over = || {
+                reached = flight.event.is_reached();
+                !matches!(reached, Ok(false))
+            };
+            if watch(is_over) {
+                return reached;
+            }
+        }
+        flight.event.synchronize().map(|()| true)
+    }
+
     /// Ends the copies without remaining blocks, and stopped copies without blocks in flight.
     /// Returns their number.
     pub(super) fn finish(&mut self) -> usize {
@@ -217,11 +242,7 @@ impl CopyLane {
             self.active.iter().filter(|(_, active)| over(active)).map(|(id, _)| *id).collect();
         for id in &ids {
             if let Some(Active { job, error, .. }) = self.active.remove(id) {
-                let transfer = job.transfer.clone();
-                // The job's kept memory drops first: callers that wait for the end may rely on
-                // this.
-                drop(job);
-                transfer.finish(error.map_or(Ok(()), Err));
+                job.finish(error.map_or(Ok(()), Err));
             }
         }
         ids.len()

@@ -4,9 +4,11 @@ use super::TransferShared;
 use super::copy_threads::CopyThreads;
 use super::job::TransferError;
 use super::lane::CopyLane;
+use super::watch::watch;
 use crate::cuda::pinned::PinnedRing;
 use crate::cuda::stream::Stream;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// State of the thread.
 pub(super) struct TransferThread {
@@ -16,6 +18,8 @@ pub(super) struct TransferThread {
     down: CopyLane,
     /// Joined when the thread ends.
     threads: CopyThreads,
+    /// Number of messages that the inbox had at the last look, at most.
+    seen: u64,
 }
 
 impl TransferThread {
@@ -26,7 +30,7 @@ impl TransferThread {
         (up, down): (Stream, Stream),
         threads: CopyThreads,
     ) -> Self {
-        Self { shared, ring, up: CopyLane::new(up), down: CopyLane::new(down), threads }
+        Self { shared, ring, up: CopyLane::new(up), down: CopyLane::new(down), threads, seen: 0 }
     }
 
     /// Runs until stopped.
@@ -53,6 +57,7 @@ impl TransferThread {
             let quiet = |inbox: &mut super::Inbox| !inbox.stop && inbox.jobs.is_empty();
             self.shared.wake.wait_while(&mut inbox, quiet);
         }
+        self.seen = self.shared.messages.load(Ordering::Acquire);
         let jobs = std::mem::take(&mut inbox.jobs);
         let filled = std::mem::take(&mut inbox.filled);
         let stop = inbox.stop;
@@ -77,6 +82,9 @@ impl TransferThread {
                 !inbox.stop && !inbox.look && inbox.jobs.is_empty() && inbox.filled.is_empty()
             };
             // The loop receives the new messages.
+            if watch(|| self.shared.messages.load(Ordering::Acquire) != self.seen) {
+                return;
+            }
             self.shared.wake.wait_while(&mut self.shared.inbox(), quiet);
         } else {
             let _ = self.up.reap(true) || self.down.reap(true);
