@@ -1,5 +1,8 @@
 //! Weights of a model on a device, which may still be in transfer.
 
+mod files;
+use files::WeightFile;
+
 use crate::device::Gpu;
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -16,6 +19,10 @@ use weir_types::ContentHash;
 
 /// Approximate size in bytes of a transfer group. Runs can wait for each group separately.
 const GROUP_BYTES: usize = 8 << 20;
+
+/// Approximate size in bytes of the first group, for which the first run waits before its first
+/// launch. Each following group is twice as large as the one before, up to [`GROUP_BYTES`].
+const FIRST_GROUP_BYTES: usize = 1 << 20;
 
 /// Weights of a model in device memory.
 pub struct Weights {
@@ -91,15 +98,22 @@ impl Weights {
     /// wait for either.
     pub fn load(gpu: &Gpu, model: &OnnxModel, blobs: &Path) -> Result<Self, WeightsError> {
         let order = model.weights_by_use();
+        let weights = order.iter().map(|index| model.weights().get(*index as usize));
+        let weights: Vec<&ModelWeight> = weights.collect::<Option<_>>().ok_or(WeightsError::Misfit)?;
+        let opened = files::open(&weights, blobs, &gpu.pinned)?;
         let mut groups: Vec<Vec<Wanted>> = Vec::new();
-        let mut group_bytes = GROUP_BYTES;
+        let mut group_bytes_max = FIRST_GROUP_BYTES;
+        let mut group_bytes = group_bytes_max;
         let mut files = WeightFiles::default();
         let mut missing_bytes = 0_u64;
-        for weight in order.iter().filter_map(|index| model.weights().get(*index as usize)) {
+        for (weight, opened) in weights.into_iter().zip(opened) {
             let key = TensorKey { hash: weight.hash(), layout: 0 };
             let is_loaded = gpu.tensors.contains(&key);
-            let source = files.source(weight, blobs, &gpu.pinned, is_loaded)?;
-            if group_bytes >= GROUP_BYTES {
+            let source = files.source(weight, opened, is_loaded)?;
+            if group_bytes >= group_bytes_max {
+                if !groups.is_empty() {
+                    group_bytes_max = (2 * group_bytes_max).min(GROUP_BYTES);
+                }
                 groups.push(Vec::new());
                 group_bytes = 0;
             }
@@ -214,23 +228,19 @@ impl WeightFiles {
     fn source(
         &mut self,
         weight: &ModelWeight,
-        blobs: &Path,
-        pinned: &PinnedCache,
+        opened: Option<WeightFile>,
         is_loaded: bool,
     ) -> Result<CopySource, WeightsError> {
-        let source = match &weight.data {
-            WeightData::Bytes(bytes) => CopySource::Pageable(bytes.clone()),
-            WeightData::Elsewhere(hash) => {
-                let path = blobs.join(hash.to_string());
-                let copy = pinned.get(hash);
-                let file = if copy.is_some() { MappedFile::unread(&path) } else { MappedFile::ahead(&path) };
-                let file = Arc::new(file.map_err(|source| WeightsError::File { hash: *hash, source })?);
-                self.mapped.push((*hash, file.clone()));
+        let source = match (&weight.data, opened) {
+            (WeightData::Bytes(bytes), _) => CopySource::Pageable(bytes.clone()),
+            (WeightData::Elsewhere(_), None) => return Err(WeightsError::Misfit),
+            (WeightData::Elsewhere(_), Some(WeightFile { hash, file, copy })) => {
+                self.mapped.push((hash, file.clone()));
                 if !is_loaded {
                     let PinnedLookups { hit_bytes, miss_bytes } = &mut self.lookups;
                     *(if copy.is_some() { hit_bytes } else { miss_bytes }) += weight.bytes() as u64;
                 }
-                copy.map_or_else(|| self.unpinned(*hash, file), CopySource::Pinned)
+                copy.map_or_else(|| self.unpinned(hash, file), CopySource::Pinned)
             }
         };
         let found = source.bytes().len();
