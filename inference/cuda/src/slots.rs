@@ -59,13 +59,23 @@ impl RunSlots {
         TakenSlot { slots: self, slot }
     }
 
-    /// Releases memory that recent runs have not needed. Taken slots keep their memory.
+    /// Releases memory that recent runs have not needed. Taken slots keep their memory. One idle slot
+    /// after the other is taken for it, so that runs can take the others: unmapping a gigabyte takes
+    /// longer than many runs.
     pub(crate) fn settle(&self, now_ns: u64) {
-        for slot in self.idle.lock().iter_mut() {
+        for number in 0..self.len {
+            let mut taken = TakenSlot { slots: self, slot: self.take_idle(number) };
+            let Some(slot) = taken.slot() else { continue };
             if let Err(error) = slot.memory.settle(now_ns) {
-                tracing::warn!(%error, slot = slot.number, "releasing the memory of a run slot failed");
+                tracing::warn!(%error, slot = number, "releasing the memory of a run slot failed");
             }
         }
+    }
+
+    fn take_idle(&self, number: usize) -> Option<RunSlot> {
+        let mut idle = self.idle.lock();
+        let place = idle.iter().position(|slot| slot.number == number)?;
+        Some(idle.swap_remove(place))
     }
 
     /// Returns the number of slots, including taken slots.

@@ -3,6 +3,8 @@
 use super::networks::MINILM;
 use super::*;
 use crate::elastic::{MAPPED_NS, WEIGHTS_NS};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -136,4 +138,30 @@ fn empty_memory_of_intermediates_is_freed_before_cached_weights() {
     assert_eq!((mapped_bytes(), gpu.tensors.usage().idle_bytes), (0, cached_bytes));
     assert!(gpu.give_up(block_bytes));
     assert_eq!(gpu.tensors.usage().idle_bytes, 0);
+}
+
+#[test]
+fn runs_take_other_slots_while_one_returns_memory() {
+    let setup = Setup::new(7);
+    let gpu = &setup.gpu;
+    setup.fake.pause();
+    let mut taken = gpu.slots.take(Some(0));
+    let slot = taken.slot().unwrap();
+    // The slot's memory is filled, and is not returned before that has ended.
+    slot.memory.prepare(8 << 20, OWNER, 0).unwrap();
+    drop(taken);
+    let (sender, receiver) = channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| gpu.slots.settle(100 * SECOND_NS));
+        scope.spawn(move || {
+            while gpu.slots.held_bytes() > 0 {
+                std::thread::yield_now();
+            }
+            sender.send(gpu.slots.take(Some(1)).slot().map(|slot| slot.number))
+        });
+        let number = receiver.recv_timeout(Duration::from_secs(20));
+        setup.fake.resume();
+        assert_eq!(number, Ok(Some(1)));
+    });
+    assert_eq!(gpu.slots.held_bytes(), 0);
 }
