@@ -32,7 +32,7 @@ const ARCHITECTURES: [u32; 7] = [75, 80, 86, 89, 90, 100, 120];
 /// Maximum number of concurrent compilations; each takes a few hundred megabytes.
 const COMPILATIONS_MAX: usize = 8;
 /// Maximum size of all PTX. The packed program contains about a sixth of it.
-const PTX_BYTES_MAX: u64 = 14 << 20;
+const PTX_BYTES_MAX: u64 = 16 << 20;
 /// Maximum size of all compressed machine code.
 const CUBIN_BYTES_MAX: u64 = 6 << 20;
 
