@@ -11,7 +11,9 @@ pub use crate::form::{form, stored_for};
 pub use crate::kernel_graphs::{KernelGraphs, store as store_kernel_graph};
 pub use crate::kernels::{Kernels, LoadedModule, Modules};
 pub use crate::libraries::LibraryState;
-pub use crate::prepared_run::{CapturedRun, Outputs, PreparedRun, RunFailure, cold_outputs, in_slot};
+pub use crate::prepared_run::{
+    CapturedRun, Outputs, PinnedInputs, PreparedRun, RunFailure, cold_outputs, in_slot,
+};
 pub use crate::products::{LibraryConfig, ProductLibrary};
 pub use crate::program::{
     BufferLocation, FLOPS_MIN, LibraryGemm, ModelProgramError, ProductTier, Program, ProgramStep,

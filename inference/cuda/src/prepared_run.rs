@@ -6,7 +6,7 @@ use crate::device::Gpu;
 use crate::failure::failure;
 use crate::program::ProgramPort;
 use crate::weights::Weights;
-use weir_device::cuda::{CudaError, Event, GraphExec, MemoryOwner, Span, Stream};
+use weir_device::cuda::{CudaError, Event, GraphExec, MemoryOwner, PinnedMemory, Span, Stream};
 use weir_graph::reference::ReferenceTensor;
 use weir_inference::{InferenceError, Interrupt};
 
@@ -37,6 +37,10 @@ pub struct CapturedRun<'a> {
     graph: GraphExec,
 }
 
+/// Inputs in pinned memory, as runs of a node have them: a run enqueues their copy to the device,
+/// and does not wait for it.
+pub struct PinnedInputs(Vec<PinnedMemory>);
+
 /// Bytes of every output.
 pub type Outputs = Vec<Vec<u8>>;
 
@@ -66,24 +70,50 @@ pub fn cold_outputs(
     owner: MemoryOwner,
     bound: &Bound,
     weights: &Weights,
-    inputs: &[ReferenceTensor],
+    inputs: &PinnedInputs,
 ) -> Result<Vec<Vec<u8>>, RunFailure> {
     let mut taken = gpu.slots.take(Some(0));
     let slot = taken.slot().ok_or_else(|| CudaError::Invalid("the device has no slots".to_owned()))?;
     let arena = gpu.make_room(|| slot.memory.prepare(bound.program.arena_bytes, owner, gpu.now_ns()))?;
-    let run = PreparedRun { bound, weights, inputs, stream: &slot.stream, arena };
+    let run = PreparedRun { bound, weights, inputs: &[], stream: &slot.stream, arena };
     let interrupt = Interrupt::default();
     let mut ordered = Ordered::new(run.stream, &interrupt);
     // SAFETY: as in `launch`.
     let begun = unsafe { bound.begin(&mut ordered, weights, arena) };
     let ran = begun.and_then(|()| {
-        run.give_inputs().map_err(|error| failure(&error))?;
+        // SAFETY: the inputs are borrowed until the stream is synchronised below.
+        unsafe { inputs.give(&run) }.map_err(|error| failure(&error))?;
         // SAFETY: as in `launch`.
         unsafe { bound.launch_behind(&mut ordered, weights, arena) }
     });
     slot.stream.synchronize()?;
     ran?;
     Ok(run.outputs()?)
+}
+
+impl PinnedInputs {
+    /// Copies inputs into pinned memory.
+    pub fn new(gpu: &Gpu, inputs: &[ReferenceTensor]) -> Result<Self, CudaError> {
+        let copy = |input: &ReferenceTensor| PinnedMemory::copy_of(&gpu.context, &input.to_bytes());
+        Ok(Self(inputs.iter().map(copy).collect::<Result<_, _>>()?))
+    }
+
+    /// Enqueues the copies of the inputs.
+    ///
+    /// # Safety
+    /// `self` must live until the work of the run's stream is done.
+    unsafe fn give(&self, run: &PreparedRun<'_>) -> Result<(), CudaError> {
+        for (port, input) in run.bound.program.inputs.iter().zip(&self.0) {
+            let to = run.span(port)?;
+            let from = input.as_slice();
+            if (from.len() as u64) < to.bytes() {
+                return Err(CudaError::Invalid("an input of the run is too short".to_owned()));
+            }
+            // SAFETY: the memory is long enough; the caller keeps it, and nothing writes to it.
+            unsafe { run.stream.copy_from_host(from.as_ptr(), to) }?;
+        }
+        Ok(())
+    }
 }
 
 impl PreparedRun<'_> {

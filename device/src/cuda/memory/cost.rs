@@ -9,7 +9,8 @@ use cudarc::driver::sys::CUmemAccess_flags_enum as Access;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Host time of each driver call that puts one block of memory behind reserved addresses.
+/// Host time of each driver call that puts one block of memory behind reserved addresses, and that
+/// removes it again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MappingCost {
     /// `cuMemCreate`.
@@ -18,10 +19,14 @@ pub struct MappingCost {
     pub map: Duration,
     /// `cuMemSetAccess`.
     pub set_access: Duration,
+    /// `cuMemUnmap`.
+    pub unmap: Duration,
+    /// `cuMemRelease`.
+    pub release: Duration,
 }
 
 impl MappingCost {
-    /// Time of the three calls together.
+    /// Time of the first three calls together.
     #[must_use]
     pub fn total(&self) -> Duration {
         self.create + self.map + self.set_access
@@ -34,8 +39,8 @@ struct Mapping<'a> {
     addresses: &'a ReservedAddresses,
 }
 
-/// Measures creating, mapping and opening one block of `bytes`, a multiple of [`BLOCK_BYTES`], and
-/// releases it again.
+/// Measures creating, mapping, opening, unmapping and releasing one block of `bytes`, a multiple of
+/// [`BLOCK_BYTES`].
 pub fn mapping_cost(context: &Arc<Context>, bytes: u64) -> Result<MappingCost, CudaError> {
     if bytes == 0 || !bytes.is_multiple_of(BLOCK_BYTES) {
         return Err(CudaError::Invalid(format!("{bytes} bytes are no multiple of {BLOCK_BYTES}")));
@@ -45,12 +50,18 @@ pub fn mapping_cost(context: &Arc<Context>, bytes: u64) -> Result<MappingCost, C
     let block = DeviceBlock::with_bytes(context, bytes)?;
     let create = began.elapsed();
     let began = Instant::now();
-    let _mapping = Mapping::new(context, &addresses, &block)?;
+    let mapping = Mapping::new(context, &addresses, &block)?;
     let map = began.elapsed();
     let blocks = usize::try_from(bytes / BLOCK_BYTES).unwrap_or(usize::MAX);
     let began = Instant::now();
     addresses.open(0..blocks, Access::CU_MEM_ACCESS_FLAGS_PROT_READWRITE)?;
-    Ok(MappingCost { create, map, set_access: began.elapsed() })
+    let set_access = began.elapsed();
+    let began = Instant::now();
+    drop(mapping);
+    let unmap = began.elapsed();
+    let began = Instant::now();
+    drop(block);
+    Ok(MappingCost { create, map, set_access, unmap, release: began.elapsed() })
 }
 
 impl<'a> Mapping<'a> {

@@ -8,7 +8,7 @@ use crate::outcome::{Check, Mismatch};
 use crate::progress::Reporter;
 use crate::stage::Stage;
 use crate::timer::{median, nanoseconds};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use weir_cuda::executor::{Bound, Gpu, RunSlot, Weights, in_slot};
 use weir_device::cuda::{BLOCK_BYTES, CudaError, MappingCost, MemoryOwner, Priority, Stream, mapping_cost};
 
@@ -74,7 +74,7 @@ fn streams(gpu: &Gpu) -> Result<Check, CheckFailure> {
     Ok(Check { memory_bytes: Some(taken), detail, ..Check::passed(STAGE, format!("{STREAMS} streams")) })
 }
 
-/// Median host time of the driver calls that map one block.
+/// Median host time of the driver calls that map one block and unmap it again.
 fn mapping(bench: &Bench<'_>, bytes: u64) -> Result<Check, CheckFailure> {
     let check = Check::passed(STAGE, format!("{} MiB created, mapped and opened", bytes >> 20));
     let context = &bench.gpu.context;
@@ -85,19 +85,16 @@ fn mapping(bench: &Bench<'_>, bytes: u64) -> Result<Check, CheckFailure> {
     bench.timer.warm_up(|| mapping_cost(context, bytes).map(drop))?;
     let count = bench.timer.repeats().min(MAPPINGS_MAX);
     let costs = (0..count).map(|_| mapping_cost(context, bytes)).collect::<Result<Vec<_>, _>>()?;
-    let us = |of: fn(&MappingCost) -> std::time::Duration| {
-        median(costs.iter().map(|cost| nanoseconds(of(cost))).collect())
-    };
-    let create = us(|cost| cost.create);
-    let map = us(|cost| cost.map);
-    let access = us(|cost| cost.set_access);
-    let micros = |ns: u64| ns as f64 / 1e3;
-    let detail = format!(
-        "cuMemCreate {:.1} us, cuMemMap {:.1} us, cuMemSetAccess {:.1} us",
-        micros(create),
-        micros(map),
-        micros(access)
-    );
+    let us =
+        |of: fn(&MappingCost) -> Duration| median(costs.iter().map(|cost| nanoseconds(of(cost))).collect());
+    let calls: [(&str, fn(&MappingCost) -> Duration); 5] = [
+        ("cuMemCreate", |cost| cost.create),
+        ("cuMemMap", |cost| cost.map),
+        ("cuMemSetAccess", |cost| cost.set_access),
+        ("cuMemUnmap", |cost| cost.unmap),
+        ("cuMemRelease", |cost| cost.release),
+    ];
+    let detail = calls.map(|(call, of)| format!("{call} {:.1} us", us(of) as f64 / 1e3)).join(", ");
     let total = bench.timer.measured(us(MappingCost::total));
     Ok(Check { detail, ..check.took(total, bytes, 0) })
 }

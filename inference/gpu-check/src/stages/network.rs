@@ -2,7 +2,7 @@
 
 use crate::ahead::PrecomputedResults;
 use crate::answers::answers;
-use crate::bench::{Bench, BothWays, OWNER, TimedOutputs, both_ways};
+use crate::bench::{Bench, BothWays, OWNER, both_ways};
 use crate::config::{CheckConfig, CheckFailure};
 use crate::floor::Floor;
 use crate::folder::TemporaryFolder;
@@ -10,7 +10,7 @@ use crate::goal::Goal;
 use crate::outcome::{Check, LaunchParameters, Mismatch};
 use crate::progress::Reporter;
 use crate::stage::Stage;
-use crate::timer::{Timer, median, nanoseconds};
+use crate::timer::{MeasuredTime, Timer, median, nanoseconds};
 use bytes::Bytes;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -18,8 +18,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use weir_cuda::executor::{
-    Bound, Gpu, ModelProgramError, Program, Weights, cold_outputs, in_slot, load_failure, stored_for,
-    weights_failure,
+    Bound, Gpu, ModelProgramError, Outputs, PinnedInputs, Program, Weights, cold_outputs, in_slot,
+    load_failure, stored_for, weights_failure,
 };
 use weir_graph::reference::{self, ReferenceTensor};
 use weir_graph::{OnnxModel, TensorType, WeightData};
@@ -31,6 +31,8 @@ const STAGE: Stage = Stage::Networks;
 /// Size of dimensions that the file leaves open, except the first dimension, which is the batch.
 const LENGTH: u32 = 16;
 
+/// Maximum number of timed loads.
+const LOADS_MAX: u32 = 5;
 /// Maximum number of timed cold runs.
 const COLD_RUNS_MAX: u32 = 5;
 /// Maximum time of a cold run, relative to the longer of load and run.
@@ -179,17 +181,16 @@ impl NetworkVariant<'_> {
         trial.gpu.trim();
         let kept_before = kept_bytes(trial.gpu);
 
-        trial.timer.warm_up(|| trial.load().map(|weights| drop_weights(trial.gpu, weights)))?;
-        let began = Instant::now();
+        let loaded = trial.timed_load()?;
         let weights = trial.load()?;
-        let loaded = trial.timer.since(began);
         report.check(self.passed("load").took(loaded, trial.weight_bytes(), 0));
 
-        let launched = trial.run(program, weights, cost, expected, report)?;
+        let inputs = PinnedInputs::new(trial.gpu, &trial.stored.inputs)?;
+        let ran = trial.run(program, weights, &inputs, cost, expected, report)?;
         report.check(self.evicted(trial.gpu, "evicted", kept_before));
 
-        let longer_ns = loaded.time_ns.max(launched.measured.time_ns);
-        report.check(trial.cold_runs(&launched.outputs, longer_ns, cost.flops)?);
+        let longer_ns = loaded.time_ns.max(ran.whole_ns);
+        report.check(trial.cold_runs(&inputs, &ran, longer_ns, cost.flops)?);
         report.check(self.evicted(trial.gpu, "evicted after cold runs", kept_before));
         Ok(())
     }
@@ -220,6 +221,14 @@ struct StoredVariant {
     shapes: Vec<Shape>,
 }
 
+/// Runs of the loaded model.
+struct WarmRuns {
+    outputs: Outputs,
+    /// Time that a caller waits for a run: with the copies of its inputs and outputs, and with the
+    /// launches of its kernels.
+    whole_ns: u64,
+}
+
 /// Variant on the device that runs it.
 struct Trial<'a> {
     variant: &'a NetworkVariant<'a>,
@@ -242,20 +251,35 @@ impl Trial<'_> {
         Ok(weights)
     }
 
+    /// Measures loads after a warm-up: the median time.
+    fn timed_load(&self) -> Result<MeasuredTime, CheckFailure> {
+        let load = || {
+            let began = Instant::now();
+            let weights = self.load()?;
+            let time_ns = nanoseconds(began.elapsed());
+            drop_weights(self.gpu, weights);
+            Ok::<_, CheckFailure>(time_ns)
+        };
+        self.timer.warm_up(|| load().map(drop))?;
+        let times = (0..self.timer.repeats().min(LOADS_MAX)).map(|_| load());
+        Ok(self.timer.measured(median(times.collect::<Result<_, _>>()?)))
+    }
+
     fn weight_bytes(&self) -> u64 {
         self.stored.model.model.weights().iter().map(|weight| weight.bytes() as u64).sum()
     }
 
     /// Checks runs of the loaded model, launched kernel by kernel and as a graph, and then drops
-    /// it. Returns the outputs and the time of the launched run.
+    /// it.
     fn run(
         &self,
         program: Program,
         weights: Weights,
+        inputs: &PinnedInputs,
         cost: LaunchCost,
         expected: &dyn Fn() -> Result<Vec<ReferenceTensor>, String>,
         report: &mut Reporter<'_>,
-    ) -> Result<TimedOutputs, CheckFailure> {
+    ) -> Result<WarmRuns, CheckFailure> {
         let NetworkVariant { asked, precision, batch, .. } = *self.variant;
         let launches = program.steps.len();
         let info = self.gpu.context.info();
@@ -285,14 +309,22 @@ impl Trial<'_> {
                 Check::failed(STAGE, &self.variant.name, why)
             }
         });
+        let whole = || cold_outputs(self.gpu, OWNER, &bound, &weights, inputs).map(drop);
+        let whole = self.timer.host(self.timer.repeats().min(COLD_RUNS_MAX), whole)?;
         drop((bound, weights));
-        Ok(launched)
+        Ok(WarmRuns { outputs: launched.outputs, whole_ns: whole.time_ns })
     }
 
     /// Checks runs that load the model first: their outputs, and their time relative to the longer
     /// of load and run, `longer_ns`.
-    fn cold_runs(&self, outputs: &[Vec<u8>], longer_ns: u64, flops: u64) -> Result<Check, CheckFailure> {
-        let cold = || self.cold_run(outputs);
+    fn cold_runs(
+        &self,
+        inputs: &PinnedInputs,
+        warm: &WarmRuns,
+        longer_ns: u64,
+        flops: u64,
+    ) -> Result<Check, CheckFailure> {
+        let cold = || self.cold_run(inputs, &warm.outputs);
         self.timer.warm_up(|| cold().map(drop))?;
         let runs = (0..self.timer.repeats().min(COLD_RUNS_MAX)).map(|_| cold());
         let runs = runs.collect::<Result<Vec<_>, _>>()?;
@@ -300,15 +332,17 @@ impl Trial<'_> {
         let measured = self.timer.measured(median(runs.iter().map(|run| run.time_ns).collect()));
         let goal = cold_goal(measured.time_ns, longer_ns);
         let check = self.variant.passed("cold run").took(measured, self.weight_bytes(), flops).asked(goal);
+        let detail = format!("a run of the loaded model, with its inputs, takes {} us", warm.whole_ns / 1000);
+        let check = Check { detail, ..check };
         Ok(check.same(differs, "a cold run gives other answers"))
     }
 
-    fn cold_run(&self, expected: &[Vec<u8>]) -> Result<ColdRun, CheckFailure> {
+    fn cold_run(&self, inputs: &PinnedInputs, expected: &[Vec<u8>]) -> Result<ColdRun, CheckFailure> {
         let program = self.compile().map_err(|error| InferenceError::Run(error.to_string().into()))?;
         let began = Instant::now();
         let weights = self.stored.model.load(self.gpu)?;
         let bound = Bound::new(self.gpu, program, &weights, OWNER)?;
-        let outputs = cold_outputs(self.gpu, OWNER, &bound, &weights, &self.stored.inputs)?;
+        let outputs = cold_outputs(self.gpu, OWNER, &bound, &weights, inputs)?;
         let time_ns = nanoseconds(began.elapsed());
         // Weights that are still being transferred cannot be evicted.
         bound.wait(&weights)?;

@@ -12,9 +12,11 @@ use crate::progress::Reporter;
 use crate::stage::Stage;
 use crate::timer::{MeasuredTime, median, nanoseconds};
 use bytes::Bytes;
+use std::sync::Barrier;
+use std::thread;
 use std::time::{Duration, Instant};
 use weir_device::cuda::{
-    CopySource, CudaError, PinnedCache, PinnedMemory, Priority, Stream, TensorGuard, TensorKey,
+    CopySource, CudaError, PIECE_BYTES, PinnedCache, PinnedMemory, Priority, Stream, TensorGuard, TensorKey,
     TransferError, Wanted, copy_threads,
 };
 use weir_inference::{InferenceError, MappedFile};
@@ -32,6 +34,8 @@ const SHARE_MIN: f64 = 0.9;
 const LOADS: &str = "loads from host memory";
 /// Size of these loads in bytes: about a ResNet-50 in FP32.
 const LOAD_BYTES: usize = 100 << 20;
+/// Size of the pinned memory into which copies of the host are timed, as large as a device's ring.
+const RING_BYTES: usize = 48 << 20;
 /// Failure of a load.
 const OTHER_BYTES: &str = "other bytes came back";
 /// Sizes of the short copy and of the load before it in bytes, and the time limit of the short
@@ -92,13 +96,15 @@ fn from_host_memory(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), 
         || cache.get(&hash).map(CopySource::Pinned).ok_or_else(|| host(&"the pinned cache has no memory"));
 
     let bare = loads.bare_copy()?;
+    #[expect(clippy::cast_precision_loss, reason = "a rate needs no sixteen digits")]
+    let host_gb = LOAD_BYTES as f64 / host_copy_ns(bench, &loads.contents)?.max(1) as f64;
     let sources: [(&str, &LoadSource<'_>); 2] =
         [("the page cache", &in_file), ("the pinned cache", &in_cache)];
     for (from, source) in sources {
         let (loaded, differs) = loads.measure(source)?;
         let check = Check::passed(STAGE, format!("{} to the device, from {from}", size(LOAD_BYTES)));
         let check = check.took(loaded, LOAD_BYTES as u64, 0).asked(beside_bare(bare.time_ns, loaded.time_ns));
-        let detail = format!("{} copy threads", copy_threads());
+        let detail = format!("{} copy threads, which copy at most {host_gb:.1} GB/s", copy_threads());
         report.check(Check { detail, ..check }.same(differs, OTHER_BYTES));
     }
     Ok(())
@@ -179,6 +185,48 @@ impl<'a> Loads<'a> {
         self.bench.gpu.tensors.trim();
         Ok(())
     }
+}
+
+/// Median time in which as many threads as a load has copy the contents into a ring of pinned
+/// memory, in nanoseconds: the bound of the host on a load.
+fn host_copy_ns(bench: &Bench<'_>, contents: &[u8]) -> Result<u64, CudaError> {
+    let threads = copy_threads();
+    let mut pinned = PinnedMemory::new(&bench.gpu.context, RING_BYTES)?;
+    let mut places: Vec<Vec<&mut [u8]>> = (0..threads).map(|_| Vec::new()).collect();
+    for (at, place) in pinned.as_mut_slice().chunks_exact_mut(PIECE_BYTES).enumerate() {
+        if let Some(places) = places.get_mut(at % threads) {
+            places.push(place);
+        }
+    }
+    let begin = Barrier::new(threads + 1);
+    let end = Barrier::new(threads + 1);
+    let times = thread::scope(|scope| {
+        for (number, mut places) in places.into_iter().enumerate() {
+            let begin = &begin;
+            let end = &end;
+            scope.spawn(move || {
+                for _ in 0..LOADS_MAX {
+                    begin.wait();
+                    let pieces = contents.chunks_exact(PIECE_BYTES).skip(number).step_by(threads);
+                    let len = places.len().max(1);
+                    for (at, piece) in pieces.enumerate() {
+                        if let Some(place) = places.get_mut(at % len) {
+                            place.copy_from_slice(piece);
+                        }
+                    }
+                    end.wait();
+                }
+            });
+        }
+        let round = |_| {
+            begin.wait();
+            let began = Instant::now();
+            end.wait();
+            nanoseconds(began.elapsed())
+        };
+        (0..LOADS_MAX).map(round).collect()
+    });
+    Ok(median(times))
 }
 
 /// Error of the host's files or memory.
