@@ -94,14 +94,14 @@ impl LayoutPass {
         let pack = self.pack(x);
         let (x, w) = if image.channels.is_multiple_of(pack) {
             let Some(w) = self.filters(conv.filters, w)? else { return Ok(None) };
-            (self.to_last(x)?, w)
+            (self.need_last(x)?, w)
         } else if image.channels < pack && self.is_small_window(conv.filters, w) {
             self.need_first(x)?;
             (self.padded(x, pack)?, self.padded(w, pack)?)
         } else {
             return Ok(None);
         };
-        let residual = node.input(Conv::RESIDUAL).map(|id| self.to_last(id)).transpose()?;
+        let residual = node.input(Conv::RESIDUAL).map(|id| self.need_last(id)).transpose()?;
         let made = self.new_last(y)?;
         let mut inputs = node.inputs.clone();
         inputs.resize(Conv::OPERANDS, None);
@@ -137,7 +137,7 @@ impl LayoutPass {
         if !self.is_kept(w) || tensor.bytes() > INLINE_BYTES_MAX {
             return Ok(None);
         }
-        self.to_last(w).map(Some)
+        self.need_last(w).map(Some)
     }
 
     /// Whether filters of more than one element are few enough to be copied for each program.
@@ -288,7 +288,7 @@ impl LayoutPass {
     }
 
     /// The value with the elements of `id` and channels last, made by a copy if necessary.
-    fn to_last(&mut self, id: ValueId) -> Result<ValueId, GraphError> {
+    fn need_last(&mut self, id: ValueId) -> Result<ValueId, GraphError> {
         if let Some(last) = self.known_last(id) {
             return Ok(last);
         }

@@ -61,7 +61,7 @@ pub(crate) fn run(repo: &Repo, args: &TestArgs) -> Result<()> {
     // From here on, a test that needs one of these and does not find it fails.
     let required =
         [("WEIR_REQUIRE_ETCD", setup::has_etcd()), ("WEIR_REQUIRE_CHROMIUM", setup::has_chromium())];
-    variables.extend(required.into_iter().filter_map(|(name, has)| has.then(|| (name, "1".into()))));
+    variables.extend(required.into_iter().filter(|(_, has)| *has).map(|(name, _)| (name, "1".into())));
     programs::run_all(&programs, &variables)
 }
 

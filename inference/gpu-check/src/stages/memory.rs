@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 use weir_cuda::executor::{Bound, Gpu, RunSlot, Weights, in_slot};
 use weir_device::cuda::{BLOCK_BYTES, CudaError, MappingCost, MemoryOwner, Priority, Stream, mapping_cost};
 
+/// The time of one of the driver's calls.
+type CallTime = fn(&MappingCost) -> Duration;
+
 const STAGE: Stage = Stage::Memory;
 /// Owner of a second tenant.
 const OTHER: MemoryOwner = MemoryOwner(1);
@@ -85,9 +88,8 @@ fn mapping(bench: &Bench<'_>, bytes: u64) -> Result<Check, CheckFailure> {
     bench.timer.warm_up(|| mapping_cost(context, bytes).map(drop))?;
     let count = bench.timer.repeats().min(MAPPINGS_MAX);
     let costs = (0..count).map(|_| mapping_cost(context, bytes)).collect::<Result<Vec<_>, _>>()?;
-    let us =
-        |of: fn(&MappingCost) -> Duration| median(costs.iter().map(|cost| nanoseconds(of(cost))).collect());
-    let calls: [(&str, fn(&MappingCost) -> Duration); 5] = [
+    let us = |of: CallTime| median(costs.iter().map(|cost| nanoseconds(of(cost))).collect());
+    let calls: [(&str, CallTime); 5] = [
         ("cuMemCreate", |cost| cost.create),
         ("cuMemMap", |cost| cost.map),
         ("cuMemSetAccess", |cost| cost.set_access),
