@@ -34,7 +34,6 @@ from collections import Counter
 from pathlib import Path
 
 FAILED, NOT_STARTED = 1, 2
-START_S = 60
 STOP_S = 30
 # Of a request: the first inference of a model on the CPU prepares it.
 REQUEST_S = 120

@@ -4,7 +4,7 @@
 use super::{ModelWeight, OnnxModel, WeightData, is_own};
 use crate::ir::ImageLayout;
 use crate::{TensorType, onnx};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use weir_types::ElementType;
 
 /// Default of the attribute `epsilon`.
@@ -19,44 +19,65 @@ impl OnnxModel {
     /// else reads.
     #[must_use]
     pub fn with_normalisation_folded(mut self) -> Self {
-        let mut readers: HashMap<&str, usize> = HashMap::new();
-        for name in self.graph.nodes.iter().flat_map(|node| &node.inputs) {
-            *readers.entry(name).or_default() += 1;
-        }
-        for port in &self.graph.outputs {
-            *readers.entry(&port.name).or_default() += 1;
-        }
+        let names = Names::new(&self);
         let folds: Vec<Fold> = (0..self.graph.nodes.len())
-            .filter_map(|normalisation| Fold::find(&self, normalisation, &readers))
+            .filter_map(|normalisation| Fold::find(&self, normalisation, &names))
             .collect();
-        for fold in &folds {
-            self.apply(fold);
-        }
+        let removed: HashSet<usize> = folds.iter().map(|fold| fold.normalisation).collect();
+        folds.into_iter().for_each(|fold| self.apply(fold));
         let mut index = 0;
         self.graph.nodes.retain(|_| {
-            let is_kept = !folds.iter().any(|fold| fold.normalisation == index);
+            let is_kept = !removed.contains(&index);
             index += 1;
             is_kept
         });
         self
     }
 
-    fn apply(&mut self, fold: &Fold) {
-        let Fold { convolution, normalisation, filters, bias, .. } = fold;
-        let normalised = self.graph.nodes.get(*normalisation).and_then(|node| node.outputs.first().cloned());
-        let (Some(normalised), Some(node)) = (normalised, self.graph.nodes.get_mut(*convolution)) else {
+    fn apply(&mut self, fold: Fold) {
+        let normalised =
+            self.graph.nodes.get(fold.normalisation).and_then(|node| node.outputs.first().cloned());
+        let (Some(normalised), Some(node)) = (normalised, self.graph.nodes.get_mut(fold.convolution)) else {
             return;
         };
         node.outputs = vec![normalised];
         // The normalisation's shift has as many elements as the bias, and nothing else reads it.
         node.inputs.truncate(2);
-        node.inputs.push(bias.clone());
-        for (name, numbers) in [(&node.inputs[1], filters), (bias, &fold.summands)] {
-            if let Some(weight) = self.weights.iter_mut().find(|weight| weight.name == *name) {
+        node.inputs.push(fold.bias);
+        for (index, numbers) in [fold.filters, fold.summands] {
+            if let Some(weight) = self.weights.get_mut(index) {
                 let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
                 weight.data = WeightData::Bytes(bytes.into());
             }
         }
+    }
+}
+
+/// The values of a graph by name.
+struct Names<'a> {
+    /// Number of places that read a value.
+    readers: HashMap<&'a str, usize>,
+    /// Node whose first output a value is.
+    makers: HashMap<&'a str, usize>,
+    weights: HashMap<&'a str, usize>,
+}
+
+impl<'a> Names<'a> {
+    fn new(model: &'a OnnxModel) -> Self {
+        let mut readers: HashMap<&str, usize> = HashMap::new();
+        let read = model.graph.nodes.iter().flat_map(|node| &node.inputs);
+        for name in read.chain(model.graph.outputs.iter().map(|port| &port.name)) {
+            *readers.entry(name).or_default() += 1;
+        }
+        let makers = model.graph.nodes.iter().enumerate();
+        let makers = makers.filter_map(|(index, node)| Some((node.outputs.first()?.as_str(), index)));
+        let weights = model.weights.iter().enumerate();
+        let weights = weights.map(|(index, weight)| (weight.name.as_str(), index));
+        Self { readers, makers: makers.collect(), weights: weights.collect() }
+    }
+
+    fn is_read_once(&self, name: &str) -> bool {
+        self.readers.get(name) == Some(&1)
     }
 }
 
@@ -65,14 +86,16 @@ impl OnnxModel {
 struct Fold {
     convolution: usize,
     normalisation: usize,
-    filters: Vec<f32>,
+    /// Index of the filters, and their new elements.
+    filters: (usize, Vec<f32>),
     /// Weight that becomes the bias: the shift of the normalisation.
     bias: String,
-    summands: Vec<f32>,
+    /// Its index, and its new elements.
+    summands: (usize, Vec<f32>),
 }
 
 impl Fold {
-    fn find(model: &OnnxModel, normalisation: usize, readers: &HashMap<&str, usize>) -> Option<Self> {
+    fn find(model: &OnnxModel, normalisation: usize, names: &Names<'_>) -> Option<Self> {
         let nodes = &model.graph.nodes;
         let node = nodes.get(normalisation)?;
         let is = |node: &onnx::Node, operator: &str| is_own(&node.domain) && node.operator == operator;
@@ -85,22 +108,26 @@ impl Fold {
             return None;
         }
         let [x, scale, shift, mean, variance] = node.inputs.as_slice() else { return None };
-        let convolution = nodes.iter().position(|node| node.outputs.first() == Some(x))?;
+        let convolution = *names.makers.get(x.as_str())?;
         let conv = nodes.get(convolution).filter(|conv| is(conv, "Conv"))?;
-        let is_read_once = |name: &String| readers.get(name.as_str()) == Some(&1);
         let w = conv.inputs.get(1)?;
-        let (tensor, filters) = floats(model, w).filter(|(tensor, _)| tensor.dims().len() >= 3)?;
+        if ![x, w, shift].into_iter().all(|name| names.is_read_once(name)) {
+            return None;
+        }
+        let filters_at = *names.weights.get(w.as_str())?;
+        let shift_at = *names.weights.get(shift.as_str())?;
+        let weight = |name: &str| model.weights.get(*names.weights.get(name)?);
+        let (tensor, filters) = floats(weight(w)?).filter(|(tensor, _)| tensor.dims().len() >= 3)?;
         let channels = *tensor.dims().first()?;
         let vector = |name: &String| {
-            floats(model, name).filter(|(tensor, _)| tensor.dims() == [channels]).map(|(_, numbers)| numbers)
+            floats(weight(name)?)
+                .filter(|(tensor, _)| tensor.dims() == [channels])
+                .map(|(_, numbers)| numbers)
         };
         let bias = match conv.inputs.get(2).filter(|name| !name.is_empty()) {
             Some(name) => vector(name)?,
             None => vec![0.0; channels],
         };
-        if !is_read_once(x) || !is_read_once(w) || !is_read_once(shift) {
-            return None;
-        }
         let (scale, shifts, mean, variance) =
             (vector(scale)?, vector(shift)?, vector(mean)?, vector(variance)?);
         let epsilon = number("epsilon").and_then(|epsilon| epsilon.float).unwrap_or(EPSILON);
@@ -112,19 +139,19 @@ impl Fold {
         let per_filter = filters.len() / channels.max(1);
         let scaled = filters.chunks(per_filter.max(1)).zip(&factors);
         let summand = |channel: usize| (bias[channel] - mean[channel]) * factors[channel] + shifts[channel];
+        let scaled = scaled.flat_map(|(filter, factor)| filter.iter().map(move |w| w * factor)).collect();
         Some(Self {
             convolution,
             normalisation,
-            filters: scaled.flat_map(|(filter, factor)| filter.iter().map(move |w| w * factor)).collect(),
+            filters: (filters_at, scaled),
             bias: shift.clone(),
-            summands: (0..channels).map(summand).collect(),
+            summands: (shift_at, (0..channels).map(summand).collect()),
         })
     }
 }
 
 /// Type and elements of an fp32 weight whose bytes are present.
-fn floats<'a>(model: &'a OnnxModel, name: &str) -> Option<(&'a TensorType, Vec<f32>)> {
-    let weight: &ModelWeight = model.weights.iter().find(|weight| weight.name == name)?;
+fn floats(weight: &ModelWeight) -> Option<(&TensorType, Vec<f32>)> {
     let WeightData::Bytes(bytes) = &weight.data else { return None };
     let is_plain = weight.tensor.element_type() == ElementType::Fp32
         && weight.stored_as == ElementType::Fp32

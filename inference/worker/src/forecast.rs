@@ -76,7 +76,7 @@ pub struct Forecast {
     pauses: u32,
 }
 
-/// What a waiting thread found.
+/// Reason for the end of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ready {
     /// A message, or the end of the peer.

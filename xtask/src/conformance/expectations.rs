@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// The reason of new failures about which the node said nothing.
-const UNEXPLAINED: &str = "TODO: the reason";
+const UNEXPLAINED: &str = "UNEXPLAINED: write the reason here";
 
 /// The known failures of a suite.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub(super) struct Expectations(BTreeMap<Failure, BTreeSet<String>>);
 /// The failure that the cases of a section have in common.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Failure {
-    /// What the suite prints for the cases.
+    /// Outcome of the cases, as the suite prints it.
     pub(super) outcome: String,
     /// Why the cases fail.
     pub(super) reason: String,
@@ -201,7 +201,7 @@ mod tests {
         let run = [("a", "values"), ("b", "push: x|Too new."), ("c", "shape"), ("d", "push: x|Too new.")];
         let updated = known.updated(&outcomes(&run));
         let text = updated.to_string();
-        assert!(text.contains("[values] Rounding.\na\n") && text.contains("[shape] TODO"), "{text}");
+        assert!(text.contains("[values] Rounding.\na\n") && text.contains("[shape] UNEXPLAINED"), "{text}");
         assert!(text.contains("[push: x] Too new.\nb\nd\n"), "{text}");
         assert_eq!(updated.unexplained().collect::<Vec<_>>(), ["shape"]);
         assert_eq!(Expectations::parse(&text).unwrap(), updated);

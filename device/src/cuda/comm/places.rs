@@ -116,8 +116,7 @@ impl CommState {
         self.idle.len() as u64 * BLOCK_BYTES
     }
 
-    /// Bytes of empty blocks that the next intermediates probably need: what is in use and what is
-    /// kept are together no more than recent demand.
+    /// Bytes of empty blocks to keep: recent demand less the blocks in use.
     fn keep_bytes(&mut self) -> u64 {
         let demanded_bytes = self.demand.bytes(self.now_ns);
         demanded_bytes.saturating_sub(self.block_bytes()).min(self.idle_bytes_max)
