@@ -113,7 +113,7 @@ pub(crate) fn run(args: &ReplayArgs, context: &CommandContext) -> Result<()> {
         fake::push(&clients, &workload, args.speed, context.output)?;
     }
     match &args.request.body {
-        Some(path) => plan.set_body(read(path)?),
+        Some(path) => plan.set_body(&read(path)?),
         None => bodies::add(&mut plan, &clients[0])?,
     }
     let load = Load {

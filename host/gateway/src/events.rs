@@ -260,7 +260,7 @@ impl NodeState {
         kind: EventKind,
         resource: EventResource,
         tenant: &TenantId,
-        name: impl ToString,
+        name: &(impl ToString + ?Sized),
         text: String,
     ) {
         let tenant = Some(tenant.clone());

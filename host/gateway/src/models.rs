@@ -162,7 +162,7 @@ fn note(node: &NodeState, kind: EventKind, entry: &ModelEntry, what: &str) {
     let ModelId { tenant, name, version } = entry.source.id();
     let resource = resource_of(entry.content());
     let text = format!("{resource} {name}:{version} {what}");
-    node.note(kind, resource, tenant, format!("{name}:{version}"), text);
+    node.note(kind, resource, tenant, &format!("{name}:{version}"), text);
 }
 
 fn resource_of(content: Content) -> EventResource {
@@ -318,7 +318,7 @@ async fn delete(
     tracing::info!(tenant = %caller.tenant, model = %name, "deleted");
     let what = version.map_or_else(|| name.to_string(), |version| format!("{name}:{version}"));
     let text = format!("{} {what} was removed", resource_of(content));
-    node.note(EventKind::Removed, resource_of(content), &caller.tenant, what, text);
+    node.note(EventKind::Removed, resource_of(content), &caller.tenant, &what, text);
     Ok(http::StatusCode::NO_CONTENT.into_response())
 }
 

@@ -151,7 +151,7 @@ async fn remove_version<K: VersionedResource>(
     refuse_if_used(&node, K::TARGET, &caller.tenant, &name, Some(version))?;
     K::registry(&node).delete_version(&caller.tenant, &name, version).await?;
     let text = format!("version {version} of {} {name} was removed", K::NOUN);
-    node.note(EventKind::Removed, resource_of::<K>(), &caller.tenant, format!("{name}:{version}"), text);
+    node.note(EventKind::Removed, resource_of::<K>(), &caller.tenant, &format!("{name}:{version}"), text);
     K::removed(&node).await;
     Ok(http::StatusCode::NO_CONTENT.into_response())
 }

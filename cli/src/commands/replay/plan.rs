@@ -108,11 +108,11 @@ impl Plan {
     }
 
     /// Gives all requests the same body.
-    pub(super) fn set_body(&mut self, body: Vec<u8>) {
-        let is_json = serde_json::from_slice::<serde::de::IgnoredAny>(&body).is_ok();
+    pub(super) fn set_body(&mut self, body: &[u8]) {
+        let is_json = serde_json::from_slice::<serde::de::IgnoredAny>(body).is_ok();
         for target in &mut self.targets {
             target.content_type = if is_json { "application/json" } else { "application/octet-stream" };
-            target.body.clone_from(&body);
+            body.clone_into(&mut target.body);
         }
     }
 }
@@ -205,7 +205,7 @@ mod tests {
         let mut plan = Plan::from_workload(&workload, "a file".into(), Some("/fn/{function}?n={index}"));
         assert_eq!(plan.targets[1].path, "/fn/f1?n=1");
         assert_eq!(plan.requests[1], PlannedRequest { at: Duration::from_millis(1_500), target: 0 });
-        plan.set_body(b"{}".to_vec());
+        plan.set_body(b"{}");
         assert_eq!((plan.targets[0].content_type, &*plan.targets[0].body), ("application/json", &b"{}"[..]));
         let plan = Plan::from_workload(&workload, "a file".into(), None);
         assert_eq!(plan.targets[1].inference.as_deref(), Some("m1"));
