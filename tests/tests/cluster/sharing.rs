@@ -1,6 +1,6 @@
 //! Replication of deployments to all nodes.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weir_tests::{Etcd, TestCluster, eventually, eventually_within, function, model, with_custom_section};
 use weir_types::ErrorCode;
 use weir_types::api::{EventKind, EventPage};
@@ -208,6 +208,35 @@ async fn deletions_hold_although_names_are_looked_up() {
             assert_eq!(b.get(&path).await.refusal().code, ErrorCode::FunctionNotFound);
         }
     }
+}
+
+/// A blob store that takes requests and does not answer them holds up only calls that need it, and for
+/// a short time.
+#[tokio::test]
+async fn calls_wait_a_short_time_for_a_hanging_blob_store() {
+    if !Etcd::is_installed() {
+        return;
+    }
+    const ROW: &str =
+        r#"{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [0, 0, 0, 1]}]}"#;
+    const INFER: &str = "/v2/models/m/infer";
+    let mut cluster = TestCluster::builder().start(2).await;
+    cluster.nodes[0].push_model("m", 1, model("good/matmul.onnx")).await;
+    cluster.all_have_heard_of("m").await;
+    // Every read.
+    cluster.s3.hold(vec![String::new()]);
+    let began = Instant::now();
+    cluster.nodes[0].post(INFER, ROW).await.ok();
+    assert!(began.elapsed() < Duration::from_secs(4), "the node has the files: {:?}", began.elapsed());
+    cluster.nodes.remove(0).stop().await;
+    cluster.settle().await;
+    let began = Instant::now();
+    let refused = cluster.nodes[0].post(INFER, ROW).await;
+    assert_eq!((refused.status, refused.code()), (503, ErrorCode::Unavailable), "{refused:?}");
+    assert!(refused.text().contains("has not answered"), "{refused:?}");
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    cluster.s3.hold(Vec::new());
+    cluster.nodes[0].post(INFER, ROW).await.ok();
 }
 
 /// If the blob store returns corrupt data, nodes reject it, and nodes with a local copy continue.

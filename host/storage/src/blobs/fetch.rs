@@ -1,7 +1,7 @@
 //! Fetches blobs from the shared store: once each, verified, and within the cache's size limit.
 
 use super::files::{blocking, is_there};
-use super::{BlobError, Blobs, Fetching, PutError, SharedBlobs};
+use super::{BlobError, Blobs, Fetching, PutError, SharedBlobs, shared};
 use futures::FutureExt;
 use futures::future::{Shared, WeakShared};
 use std::collections::HashSet;
@@ -43,7 +43,8 @@ impl Blobs {
             found => found?,
         };
         let bytes = found.meta.size;
-        let staged = match self.stage_accepted(found.into_stream(), bytes).await {
+        let pieces = std::pin::pin!(shared::pieces(found));
+        let staged = match self.stage_accepted(pieces, bytes).await {
             Ok(staged) => staged,
             Err(PutError::TooLarge { .. }) => return Err(BlobError::Damaged(digest)),
             Err(PutError::Source(why)) => {

@@ -1,6 +1,7 @@
 //! The shared blob store of a cluster's nodes: an S3-compatible store, or a shared folder.
 
-use futures::{StreamExt, TryStreamExt};
+use bytes::Bytes;
+use futures::{Stream, StreamExt, TryStreamExt};
 use object_store::buffered::BufWriter;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
@@ -9,12 +10,15 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use tokio::io::AsyncWriteExt;
 use weir_types::{ContentHash, Hasher};
 
 /// The limit of blobs listed at once.
 const LISTED_MAX: usize = 10_000;
+/// Longest wait for the first bytes of a blob, with all retries, and for each further piece. A store
+/// that accepts requests and does not answer must not hold calls for longer.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 /// A store from which every node can fetch blobs. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -98,7 +102,7 @@ impl SharedBlobs {
         };
         let mut file = tokio::fs::File::open(file).await.map_err(io)?;
         let bytes = file.metadata().await.map_err(io)?.len();
-        match self.store.head(&path).await {
+        match answer(self.store.head(&path)).await {
             // A blob appears under its name only once it is complete.
             Ok(there) if there.size == bytes && self.is_intact(digest, &there).await? => return Ok(()),
             Ok(_) | Err(object_store::Error::NotFound { .. }) => {}
@@ -129,14 +133,14 @@ impl SharedBlobs {
         if is_known(&self.lock_intact()) {
             return Ok(true);
         }
-        let found = match self.store.get(&there.location).await {
+        let found = match answer(self.store.get(&there.location)).await {
             // Removed meanwhile.
             Err(object_store::Error::NotFound { .. }) => return Ok(false),
             found => found?,
         };
         let written = found.meta.e_tag.clone();
         let mut hasher = Hasher::default();
-        let mut pieces = found.into_stream();
+        let mut pieces = std::pin::pin!(pieces(found));
         while let Some(piece) = pieces.try_next().await? {
             hasher.update(&piece);
         }
@@ -160,9 +164,9 @@ impl SharedBlobs {
         &self,
         digest: ContentHash,
     ) -> Result<object_store::GetResult, object_store::Error> {
-        match self.store.get(&self.path(digest)).await {
-            Err(object_store::Error::NotFound { .. }) if self.recover(digest).await? => {
-                self.store.get(&self.path(digest)).await
+        match answer(self.store.get(&self.path(digest))).await {
+            Err(object_store::Error::NotFound { .. }) if answer(self.recover(digest)).await? => {
+                answer(self.store.get(&self.path(digest))).await
             }
             found => found,
         }
@@ -195,6 +199,26 @@ impl SharedBlobs {
     pub(super) fn path(&self, digest: ContentHash) -> ObjectPath {
         self.folder.clone().join(digest.to_string())
     }
+}
+
+/// Waits for an answer of the store, for a limited time.
+async fn answer<T>(
+    asking: impl Future<Output = Result<T, object_store::Error>>,
+) -> Result<T, object_store::Error> {
+    tokio::time::timeout(SILENCE_MAX, asking).await.unwrap_or_else(|_| {
+        let source = format!("it has not answered for {} s", SILENCE_MAX.as_secs()).into();
+        Err(object_store::Error::Generic { store: "blobs", source })
+    })
+}
+
+/// The contents of a blob. Fails if no piece arrives for too long.
+pub(super) fn pieces(
+    found: object_store::GetResult,
+) -> impl Stream<Item = Result<Bytes, object_store::Error>> + Send {
+    futures::stream::try_unfold(found.into_stream(), async |mut pieces| {
+        let piece = answer(pieces.try_next()).await?;
+        Ok::<_, object_store::Error>(piece.map(|piece| (piece, pieces)))
+    })
 }
 
 mod s3 {
