@@ -99,6 +99,12 @@ pub enum Error {
         /// Cause.
         source: Cause,
     },
+    /// Other data has replaced the data of the store. The outcome of a commit is unknown.
+    #[error("the data of etcd was restored from a copy, or wiped ({why}): the node joins its cluster anew")]
+    Replaced {
+        /// The observation that shows it.
+        why: String,
+    },
     /// The store was closed.
     #[error("the store is closed")]
     Closed,
@@ -108,7 +114,10 @@ impl Error {
     /// Whether the operation can succeed when it is tried again, without anything else having changed.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
-        matches!(self, Self::Unavailable { .. } | Self::Closed | Self::LeaseNotFound(_))
+        matches!(
+            self,
+            Self::Unavailable { .. } | Self::Replaced { .. } | Self::Closed | Self::LeaseNotFound(_)
+        )
     }
 
     /// Whether the store had no space for a write.

@@ -6,6 +6,7 @@
 
 mod address;
 mod client;
+mod continuity;
 mod listing;
 #[cfg(test)]
 mod tests;
@@ -16,8 +17,8 @@ pub use address::{EtcdAddress, EtcdAddressError};
 
 use crate::lease::check_time_to_live;
 use crate::{
-    Commit, Datastore, Entry, Error, Key, Lease, LeaseId, Listing, Prefix, Result, Revision, StoreUsage,
-    Transaction, Watch,
+    Commit, Datastore, Entry, Error, Key, Lease, LeaseId, Listing, Prefix, Result, Revision, StoreHealth,
+    StoreUsage, Transaction, Watch,
 };
 use async_trait::async_trait;
 use client::protocol::{
@@ -25,6 +26,7 @@ use client::protocol::{
     ResponseHeader, StatusRequest,
 };
 use client::{ClientError, EtcdCall, EtcdClient};
+use continuity::{Continuity, IDENTITY};
 use rand::seq::SliceRandom as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,6 +41,8 @@ const ALREADY_COMPACTED: &str = "required revision has been compacted";
 pub struct EtcdStore {
     client: EtcdClient,
     root: Root,
+    /// Notices that the data was replaced. From then on, every call fails.
+    continuity: Arc<Continuity>,
     closed: CancellationToken,
     /// Tasks of the watches. A task ends when its reader or the store is dropped.
     tasks: TaskTracker,
@@ -86,15 +90,16 @@ impl EtcdStore {
 
     /// Connects to the first server that answers.
     async fn connect_in_order(address: &EtcdAddress, tls: &ClientTlsConfig) -> Result<Self> {
-        let store = Self {
-            client: EtcdClient::new(address, tls)?,
-            root: Root(address.root.as_str().into()),
-            closed: CancellationToken::new(),
-            tasks: TaskTracker::new(),
-        };
+        let client = EtcdClient::new(address, tls)?;
+        let root = Root(address.root.as_str().into());
+        let continuity = Arc::new(Continuity::new(client.clone(), &root));
         // The client connects on its first request.
-        store.revision().await?;
-        Ok(store)
+        continuity.begin().await?;
+        let closed = CancellationToken::new();
+        let tasks = TaskTracker::new();
+        let looking = continuity.clone();
+        tasks.spawn(closed.clone().run_until_cancelled_owned(async move { looking.watch().await }));
+        Ok(Self { client, root, continuity, closed, tasks })
     }
 
     /// The current revision.
@@ -113,13 +118,26 @@ impl EtcdStore {
     /// Sends `request`. The inner result keeps the client's error, for callers that handle some
     /// errors.
     async fn outcome<C: EtcdCall>(&self, request: &C) -> Result<Result<C::Answer, ClientError>> {
-        self.closed.run_until_cancelled(self.client.call(request)).await.ok_or(Error::Closed)
+        self.continuity.check()?;
+        let before = self.continuity.newest();
+        let outcome =
+            self.closed.run_until_cancelled(self.client.call(request)).await.ok_or(Error::Closed)?;
+        if let Ok(answer) = &outcome
+            && let Some(revision) = request.revision(answer)
+        {
+            self.continuity.note(before, revision)?;
+        }
+        Ok(outcome)
     }
 
     /// Sends a request about `lease`.
     async fn call_about<C: EtcdCall>(&self, lease: LeaseId, request: &C) -> Result<C::Answer> {
         match self.outcome(request).await? {
-            Err(ClientError::LeaseNotFound) => Err(Error::LeaseNotFound(lease)),
+            Err(ClientError::LeaseNotFound) => {
+                // Replaced data does not have the lease either.
+                self.continuity.verify().await?;
+                Err(Error::LeaseNotFound(lease))
+            }
             answer => Ok(answer?),
         }
     }
@@ -162,6 +180,14 @@ impl Datastore for EtcdStore {
 
     async fn watch(&self, prefix: &Prefix, after: Option<Revision>) -> Result<Watch> {
         watch::watch(self, prefix, after).await
+    }
+
+    fn health(&self) -> StoreHealth {
+        StoreHealth { failed_writes: 0, failure: self.continuity.failure() }
+    }
+
+    async fn until_replaced(&self) {
+        self.continuity.until_settled().await;
     }
 
     async fn discard_history(&self, before: Revision) -> Result<()> {
@@ -223,6 +249,9 @@ impl Root {
     /// The key at `found` in etcd. Returns `None`, with a warning, if it is not a valid key.
     fn key(&self, found: &[u8]) -> Option<Key> {
         let text = std::str::from_utf8(found).ok()?.strip_prefix(&*self.0)?;
+        if text == IDENTITY {
+            return None;
+        }
         let key = Key::new(text);
         key.inspect_err(
             |error| tracing::warn!(key = text, %error, "unknown key under Weir's prefix in etcd ignored"),

@@ -65,10 +65,16 @@ pub trait Datastore: fmt::Debug + Send + Sync {
     /// [`WatchEnd::Lagged`](crate::WatchEnd::Lagged).
     async fn watch(&self, prefix: &Prefix, after: Option<Revision>) -> Result<Watch>;
 
-    /// Whether the last writes succeeded. Does not block. Backends without a local file report no
-    /// failures.
+    /// Whether the last writes succeeded, and whether the data is still the same. Does not block.
     fn health(&self) -> StoreHealth {
         StoreHealth::default()
+    }
+
+    /// Waits until other data has replaced the data of the store, because an operator has restored a
+    /// copy or wiped the store. From then on, all calls fail with [`Replaced`](crate::Error::Replaced).
+    /// Never returns for backends that lock their data.
+    async fn until_replaced(&self) {
+        std::future::pending().await
     }
 
     /// Discards the history before a revision, of all users of the store. Watches of discarded

@@ -46,6 +46,7 @@ const LAME_DUCK: Duration = Duration::from_secs(5);
 
 /// A running node. Dropping it without [`Node::shutdown`] cuts requests off.
 pub struct Node {
+    config: NodeConfig,
     state: Arc<NodeState>,
     tls: NodeTls,
     /// Locks the data folder against other nodes.
@@ -81,6 +82,7 @@ impl Node {
                 let background = Background::start(&gateway, &state, &config, &tls, begin);
                 let runtimes = Some(runtimes);
                 Ok(Self {
+                    config,
                     state,
                     tls,
                     storage,
@@ -127,6 +129,24 @@ impl Node {
     /// use.
     pub async fn reload(&self) {
         self.tls.reload(true).await;
+    }
+
+    /// Waits until the node must be restarted, because other data has replaced the data of its
+    /// cluster's datastore. The node is not ready then.
+    pub async fn until_outdated(&self) {
+        self.storage.datastore.until_replaced().await;
+    }
+
+    /// Shuts the node down, and starts it with the same settings at the same address. The new node
+    /// reads everything again, and joins its cluster under a number that this process has not seen.
+    pub async fn restart(self) -> anyhow::Result<Self> {
+        let mut config = self.config.clone();
+        config.listen = self.local_addr;
+        if let (Some(settings), Some(cluster)) = (&mut config.cluster, &self.state.cluster) {
+            settings.known_nodes_max = cluster.known_nodes_max();
+        }
+        self.shutdown().await;
+        Self::start(config).await
     }
 
     /// Becomes unready, takes calls for `gateway.lame_duck_ms` longer, waits for running ones (up to

@@ -3,7 +3,7 @@
 use crate::client::http_client;
 use serde_json::Value;
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
@@ -131,12 +131,41 @@ impl Etcd {
         }
     }
 
+    /// Copies the data of the server, which is restarted.
+    #[must_use]
+    pub fn save(&mut self) -> TempDir {
+        let copy = in_memory().expect("there is no room for a folder");
+        self.kill();
+        copy_folder(&self.data(), copy.path());
+        self.run();
+        copy
+    }
+
+    /// Kills the server, and starts it with a copy of its earlier data.
+    pub fn restore(&mut self, copy: &TempDir) {
+        self.kill();
+        std::fs::remove_dir_all(self.data()).expect("the data cannot be removed");
+        std::fs::create_dir(self.data()).expect("the folder of the data cannot be made");
+        copy_folder(copy.path(), &self.data());
+        self.run();
+    }
+
+    /// Kills the server, and starts it without data.
+    pub fn wipe(&mut self) {
+        self.kill();
+        std::fs::remove_dir_all(self.data()).expect("the data cannot be removed");
+        self.run();
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
     /// Starts the server on its existing data.
     pub fn run(&mut self) {
         let client_scheme = if self.tls.is_empty() { "http" } else { "https" };
         let mut etcd = Command::new("etcd");
-        etcd.args(["--name", &self.name, "--log-level", "error", "--data-dir"])
-            .arg(self.folder.path().join("data"));
+        etcd.args(["--name", &self.name, "--log-level", "error", "--data-dir"]).arg(self.data());
         for (flag, scheme, port) in [
             ("--listen-client-urls", client_scheme, self.port),
             ("--advertise-client-urls", client_scheme, self.port),
@@ -155,6 +184,12 @@ impl Drop for Etcd {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Copies the files and folders of a folder.
+fn copy_folder(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-a").arg(from.join(".")).arg(to).status();
+    assert!(copied.is_ok_and(|status| status.success()), "the data cannot be copied");
 }
 
 /// Finds a TCP port that is free at this moment.

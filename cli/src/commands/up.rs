@@ -114,7 +114,7 @@ async fn serve(config: NodeConfig, init: InitArgs, work: ProjectWork, output: Ou
     let mut signals = Signals::new()?;
     let token_file = config.token_file.clone();
     let data = config.data.clone();
-    let Some(node) = start_node(config, init, &mut signals, output).await? else { return Ok(()) };
+    let Some(mut node) = start_node(config, init, &mut signals, output).await? else { return Ok(()) };
     let work = match project {
         None => None,
         Some(file) => {
@@ -133,7 +133,15 @@ async fn serve(config: NodeConfig, init: InitArgs, work: ProjectWork, output: Ou
             Some(Watcher::start(deployer, watch.then_some(&data), BuildStop::default())?)
         }
     };
-    until_signal(&node, &mut signals).await?;
+    while until_end(&node, &mut signals).await? == NodeEnd::Outdated {
+        output.note("the data of etcd was replaced: the node joins its cluster anew");
+        node = tokio::select! {
+            restarted = node.restart() => restarted.map_err(|error| {
+                Problem::new("the node did not start again after the data of etcd was replaced").because(error)
+            })?,
+            () = signals.next() => return Ok(()),
+        };
+    }
     finish(node, work, &mut signals, output).await;
     Ok(())
 }
@@ -189,8 +197,17 @@ pub(crate) async fn finish(node: Node, work: Option<Watcher>, signals: &mut Sign
     }
 }
 
-/// Waits for a signal that ends the node. On SIGHUP, a node with TLS reads its certificates again.
-async fn until_signal(node: &Node, signals: &mut Signals) -> Result<()> {
+/// The reason why a node ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NodeEnd {
+    /// A signal.
+    Signal,
+    /// Other data has replaced the data of its cluster's datastore.
+    Outdated,
+}
+
+/// Waits for the end of the node. On SIGHUP, a node with TLS reads its certificates again.
+async fn until_end(node: &Node, signals: &mut Signals) -> Result<NodeEnd> {
     // Without files to read again, SIGHUP ends the process as usual, such as when a terminal closes.
     let mut hangup = node.has_files_to_reload().then(|| signal(SignalKind::hangup())).transpose()?;
     loop {
@@ -201,7 +218,8 @@ async fn until_signal(node: &Node, signals: &mut Signals) -> Result<()> {
             }
         };
         tokio::select! {
-            () = signals.next() => return Ok(()),
+            () = signals.next() => return Ok(NodeEnd::Signal),
+            () = node.until_outdated() => return Ok(NodeEnd::Outdated),
             Some(()) = reload => node.reload().await,
         }
     }

@@ -13,7 +13,7 @@ mod session;
 mod tests;
 mod watch_stream;
 
-pub(super) use calls::EtcdCall;
+pub(super) use calls::{AnswerRevision, EtcdCall};
 pub(super) use error::ClientError;
 pub(super) use watch_stream::WatchStream;
 

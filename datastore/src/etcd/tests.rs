@@ -131,6 +131,63 @@ async fn full_database_is_reported_as_such() {
     put(&store, "k", "after").await;
 }
 
+/// After an operator has restored a copy, every client that worked on the lost data notices, also if
+/// only some of them see the revision go back.
+#[tokio::test]
+async fn restored_copy_is_noticed_by_every_client() {
+    let Some((mut etcd, first)) = start().await else { return };
+    put(&first, "k", "kept").await;
+    let copy = etcd.save();
+    let second = connect(&etcd, "weir").await;
+    put(&second, "k", "lost").await;
+    let mut watch = until_ready(async || first.watch(&Prefix::all(), None).await).await;
+    assert_eq!(value(&first, "k").await.as_deref(), Some("lost"));
+    etcd.restore(&copy);
+    for store in [&first, &second] {
+        tokio::time::timeout(PATIENCE, store.until_replaced()).await.expect("the client does not notice");
+        let refused = store.get(&key("k")).await;
+        assert!(
+            matches!(&refused, Err(error @ Error::Replaced { .. }) if error.is_temporary()),
+            "{refused:?}"
+        );
+        assert!(matches!(store.health().failure, Some(Error::Replaced { .. })));
+    }
+    assert_eq!(watch.next().await, Err(WatchEnd::Closed));
+    let new = connect(&etcd, "weir").await;
+    assert_eq!(value(&new, "k").await.as_deref(), Some("kept"));
+    put(&new, "k", "new").await;
+    assert!(new.health().failure.is_none());
+}
+
+#[tokio::test]
+async fn wiped_data_is_noticed() {
+    let Some((mut etcd, store)) = start().await else { return };
+    let lease = store.grant_lease(Duration::from_secs(60)).await.unwrap();
+    etcd.wipe();
+    // Far beyond the old revision before the client hears from etcd again.
+    let other = connect(&etcd, "other").await;
+    for _ in 0..20 {
+        put(&other, "k", "new").await;
+    }
+    let kept = until_known(async || store.keep_alive(lease.id).await).await;
+    assert!(matches!(kept, Err(Error::Replaced { .. })), "the lease is not just over: {kept:?}");
+    tokio::time::timeout(PATIENCE, store.until_replaced()).await.expect("the client does not notice");
+}
+
+/// An outage, a restart and a compaction of etcd replace nothing.
+#[tokio::test]
+async fn restarted_server_has_the_same_data() {
+    let Some((mut etcd, store)) = start().await else { return };
+    let last = put(&store, "k", "1").await;
+    etcd.kill();
+    etcd.run();
+    until_ready(async || store.get(&key("k")).await).await;
+    store.discard_history(last).await.unwrap();
+    put(&store, "k", "2").await;
+    store.continuity.verify().await.unwrap();
+    assert!(store.health().failure.is_none());
+}
+
 #[tokio::test]
 async fn session_outlives_its_tokens() {
     let Some((etcd, _)) = start().await else { return };
@@ -230,6 +287,18 @@ async fn start() -> Option<(Etcd, EtcdStore)> {
 async fn connect(etcd: &Etcd, root: &str) -> EtcdStore {
     let address = format!("{}/{root}", etcd.url()).parse().unwrap();
     until_ready(async || EtcdStore::connect(&address, &EtcdTls::default()).await).await
+}
+
+/// Retries `attempt` until etcd answers.
+async fn until_known<T>(attempt: impl AsyncFn() -> Result<T>) -> Result<T> {
+    let began = Instant::now();
+    loop {
+        match attempt().await {
+            Err(Error::Unavailable { .. }) if began.elapsed() < PATIENCE => {}
+            known => return known,
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 /// Retries `attempt` until it succeeds.

@@ -16,7 +16,11 @@ pub(super) async fn commit(store: &EtcdStore, transaction: Transaction) -> Resul
         success: transaction.writes.into_iter().map(|write| operation_of(&store.root, write)).collect(),
     };
     match store.outcome(&request).await? {
-        Err(ClientError::LeaseNotFound) => Err(Error::LeaseNotFound(missing(store, &leases).await?)),
+        Err(ClientError::LeaseNotFound) => {
+            // Replaced data does not have the lease either.
+            store.continuity.verify().await?;
+            Err(Error::LeaseNotFound(missing(store, &leases).await?))
+        }
         answer => {
             let answer = answer?;
             Ok(if answer.succeeded { Commit::Done(revision_in(answer.header)) } else { Commit::Conflict })

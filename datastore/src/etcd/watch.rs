@@ -36,11 +36,13 @@ pub(super) async fn watch(store: &EtcdStore, prefix: &Prefix, after: Option<Revi
     };
     let follower = EtcdWatcher { client: store.client.clone(), root: store.root.clone(), request };
     let closed = store.closed.clone();
+    let continuity = store.continuity.clone();
     store.tasks.spawn(async move {
         tokio::select! {
             () = follower.follow(stream, &feed) => {}
             () = feed.closed() => {}
             () = closed.cancelled() => {}
+            () = continuity.until_noticed() => {}
         }
     });
     Ok(watch)

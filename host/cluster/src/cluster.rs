@@ -114,6 +114,12 @@ impl Cluster {
         self.node
     }
 
+    /// The largest number of a node that this node has seen.
+    pub fn known_nodes_max(&self) -> u32 {
+        let newest = self.view.borrow().nodes.keys().next_back().copied();
+        newest.unwrap_or(self.node).max(self.node).0
+    }
+
     /// Whether this node is the dispatcher.
     pub fn is_dispatcher(&self) -> bool {
         self.view.borrow().dispatcher.is_some_and(|dispatcher| dispatcher.node == self.node)

@@ -43,6 +43,10 @@ pub struct ClusterConfig {
     pub heartbeat_ms: u64,
     /// Silence after which a cooperating node counts as lost.
     pub heartbeat_timeout_ms: u64,
+    /// The largest number of a node that this process has seen in the cluster. The node takes a larger
+    /// one: data that replaced the data of etcd may count from an earlier state.
+    #[serde(skip)]
+    pub known_nodes_max: u32,
 }
 
 /// Fetching of models from the blob store before their first use.
@@ -93,6 +97,7 @@ impl Default for ClusterConfig {
             lease_ms: 3_000,
             heartbeat_ms: 500,
             heartbeat_timeout_ms: 2_000,
+            known_nodes_max: 0,
         }
     }
 }

@@ -158,10 +158,9 @@ impl NodeState {
     /// The reason why the node is not ready, if any: load balancers should send requests to another
     /// node. A node that cannot store data still answers calls that reach it.
     pub fn why_unready(&self) -> Option<String> {
-        if !self.is_ready() {
-            return Some("the node is shutting down".to_owned());
-        }
-        self.blobs.health().and_then(StorageHealth::problem)
+        // First, because it may be the reason for a shutdown.
+        let problem = self.blobs.health().and_then(StorageHealth::problem);
+        problem.or_else(|| (!self.is_ready()).then(|| "the node is shutting down".to_owned()))
     }
 
     /// Removes components that no function refers to. Components that cannot be removed are retried

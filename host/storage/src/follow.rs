@@ -53,14 +53,15 @@ pub trait Follow: Send + Sync + 'static {
     fn load(&self) -> impl Future<Output = Result<Revision, Error>> + Send;
 }
 
-/// Keeps `follower` in step with the changes after `revision`, until the store closes. While the
-/// store is unreachable, memory keeps its last state. After missed changes, everything is reloaded.
+/// Keeps `follower` in step with the changes after `revision`, until the store closes or its data is
+/// replaced. While the store is unreachable, memory keeps its last state. After missed changes,
+/// everything is reloaded.
 pub async fn follow<F: Follow>(datastore: Arc<dyn Datastore>, follower: F, mut revision: Revision) {
     let Some(prefix) = follower.prefix() else { return };
     loop {
         let mut watch = match datastore.watch(&prefix, Some(revision)).await {
             Ok(watch) => watch,
-            Err(Error::Closed) => return,
+            Err(Error::Closed | Error::Replaced { .. }) => return,
             Err(error) => {
                 tracing::warn!(%error, what = F::WHAT, "watching the changes of other nodes failed, retrying");
                 tokio::time::sleep(RETRY).await;
@@ -80,7 +81,7 @@ pub async fn follow<F: Follow>(datastore: Arc<dyn Datastore>, follower: F, mut r
         revision = loop {
             match follower.load().await {
                 Ok(revision) => break revision,
-                Err(Error::Closed) => return,
+                Err(Error::Closed | Error::Replaced { .. }) => return,
                 Err(error) => {
                     tracing::warn!(%error, what = F::WHAT, "reading the changes of other nodes failed, retrying");
                     tokio::time::sleep(RETRY).await;

@@ -10,6 +10,7 @@ mod hedging;
 mod keys;
 mod placing;
 mod prefetching;
+mod replaced;
 mod secrets;
 mod sharing;
 mod staging;

@@ -4,10 +4,11 @@
 use super::protocol::kv_client::KvClient;
 use super::protocol::lease_client::LeaseClient;
 use super::protocol::maintenance_client::MaintenanceClient;
+use super::protocol::request_op::Request;
 use super::protocol::{
     CompactionRequest, LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseRevokeRequest,
-    LeaseTimeToLiveRequest, RangeRequest, RangeResponse, StatusRequest, StatusResponse, TxnRequest,
-    TxnResponse, WatchCreateRequest,
+    LeaseTimeToLiveRequest, RangeRequest, RangeResponse, RequestOp, StatusRequest, StatusResponse,
+    TxnRequest, TxnResponse, WatchCreateRequest,
 };
 use super::session::EtcdConnection;
 use super::{ClientError, ClientResult, WatchStream};
@@ -21,7 +22,20 @@ pub(in crate::etcd) trait EtcdCall: Clone + Sync {
     /// Whether to send the request again after a server failure.
     const RESEND: Resend;
 
+    /// The revision of the store in an answer, if every earlier commit precedes the answer.
+    fn revision(&self, _answer: &Self::Answer) -> Option<AnswerRevision> {
+        None
+    }
+
     fn send(self, connection: EtcdConnection) -> impl Future<Output = ClientResult<Self::Answer>> + Send;
+}
+
+/// The revision of the store in an answer.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::etcd) struct AnswerRevision {
+    pub(in crate::etcd) revision: i64,
+    /// Whether the request has made the revision.
+    pub(in crate::etcd) is_new: bool,
 }
 
 /// When to send a request again after a server failed to answer it.
@@ -46,6 +60,11 @@ impl EtcdCall for RangeRequest {
     type Answer = RangeResponse;
     const RESEND: Resend = Resend::Always;
 
+    fn revision(&self, answer: &RangeResponse) -> Option<AnswerRevision> {
+        let revision = answer.header?.revision;
+        Some(AnswerRevision { revision, is_new: false })
+    }
+
     async fn send(self, connection: EtcdConnection) -> ClientResult<RangeResponse> {
         let mut kv = KvClient::new(connection).max_decoding_message_size(listing::ANSWER_BYTES_MAX);
         Ok(kv.range(self).await?.into_inner())
@@ -56,6 +75,13 @@ impl EtcdCall for RangeRequest {
 impl EtcdCall for TxnRequest {
     type Answer = TxnResponse;
     const RESEND: Resend = Resend::IfUnsent;
+
+    fn revision(&self, answer: &TxnResponse) -> Option<AnswerRevision> {
+        let revision = answer.header?.revision;
+        // A deletion of an absent key makes no revision.
+        let puts = |write: &RequestOp| matches!(write.request, Some(Request::RequestPut(_)));
+        Some(AnswerRevision { revision, is_new: answer.succeeded && self.success.iter().any(puts) })
+    }
 
     async fn send(self, connection: EtcdConnection) -> ClientResult<TxnResponse> {
         Ok(KvClient::new(connection).txn(self).await?.into_inner())

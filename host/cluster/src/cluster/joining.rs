@@ -33,8 +33,8 @@ pub async fn join(
         bail!("{address:?} is not HOST:PORT: {error}");
     }
     let lease_time = Duration::from_millis(config.lease_ms.max(1));
-    let membership = Membership::join(datastore, address, lease_time, auth.mark())
-        .await
-        .context("cannot join the cluster")?;
+    let membership =
+        Membership::join(datastore, address, lease_time, auth.mark(), config.known_nodes_max).await;
+    let membership = membership.context("cannot join the cluster")?;
     Ok((membership, auth))
 }

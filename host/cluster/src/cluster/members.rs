@@ -141,10 +141,11 @@ impl Membership {
         address: String,
         lease_time: Duration,
         secret: ContentHash,
+        known_nodes_max: u32,
     ) -> anyhow::Result<Self> {
         let keys = Keys::new()?;
         read(&*datastore, &keys, &Reports::default()).await?.0.takes(secret)?;
-        let node = number(&*datastore, &keys).await?;
+        let node = number(&*datastore, &keys, known_nodes_max).await?;
         let lease = datastore.grant_lease(lease_time).await?;
         let mut membership = Self {
             node,
@@ -263,14 +264,15 @@ impl Membership {
     }
 }
 
-/// Allocates a node number that was never used before.
-async fn number(datastore: &dyn Datastore, keys: &Keys) -> anyhow::Result<NodeId> {
+/// Allocates a node number that was never used before, and that is larger than `known_max`.
+async fn number(datastore: &dyn Datastore, keys: &Keys, known_max: u32) -> anyhow::Result<NodeId> {
     for _ in 0..NUMBERS_MAX {
         let found = datastore.get(&keys.next).await?;
         let next: u32 = match &found {
             None => 1,
             Some(entry) => serde_json::from_slice(&entry.value)?,
         };
+        let next = next.max(known_max.saturating_add(1));
         let fence = match &found {
             None => Compare::Absent(keys.next.clone()),
             Some(entry) => Compare::ModifiedAt(keys.next.clone(), entry.modified_at),
@@ -428,11 +430,25 @@ mod tests {
 
     const LEASE: Duration = Duration::from_secs(30);
 
+    /// After a restored etcd, the number of the next node may be one that is in use.
+    #[tokio::test]
+    async fn numbers_are_larger_than_those_that_the_process_knows() {
+        let datastore: Arc<dyn Datastore> = Arc::new(MemoryStore::new());
+        let secret = ContentHash::from_content(b"a secret");
+        let join = async |known_nodes_max: u32| {
+            let address = "one:1".to_owned();
+            Membership::join(datastore.clone(), address, LEASE, secret, known_nodes_max).await.unwrap().node.0
+        };
+        assert_eq!(join(0).await, 1);
+        assert_eq!(join(7).await, 8);
+        assert_eq!(join(3).await, 9);
+    }
+
     #[tokio::test]
     async fn join_requires_same_protocol_and_secret() {
         let datastore: Arc<dyn Datastore> = Arc::new(MemoryStore::new());
         let secret = ContentHash::from_content(b"a secret");
-        let join = |address: &str| Membership::join(datastore.clone(), address.to_owned(), LEASE, secret);
+        let join = |address: &str| Membership::join(datastore.clone(), address.to_owned(), LEASE, secret, 0);
         let first = join("one:1").await.unwrap();
         let second = join("two:2").await.unwrap();
         assert!(second.seen.0.nodes.values().all(|member| member.version == env!("CARGO_PKG_VERSION")));
@@ -452,7 +468,7 @@ mod tests {
         assert_eq!(view.nodes.len(), 3, "it has left nothing: {view:?}");
         put(PROTOCOL).await;
         let other = ContentHash::from_content(b"another");
-        let why = Membership::join(datastore.clone(), "five:5".to_owned(), LEASE, other).await;
+        let why = Membership::join(datastore.clone(), "five:5".to_owned(), LEASE, other, 0).await;
         let why = why.err().unwrap().to_string();
         assert!(why.contains("has another secret") && why.contains("--secret-file"), "{why}");
         let (view, _) = read(&*datastore, &first.keys, &Reports::default()).await.unwrap();
