@@ -14,9 +14,9 @@ use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, NodeId, Platform, 
 pub enum Event {
     /// An invocation asks to run.
     Arrived(Arrival),
-    /// An invocation runs on a node since before this scheduler began: another scheduler placed it.
-    /// A node reports these after [`NodeUp`](Self::NodeUp) and the [`Loaded`](Self::Loaded) of the
-    /// models in memory.
+    /// An invocation has been running on a node since before this scheduler began, because another
+    /// scheduler placed it. A node reports these after [`NodeUp`](Self::NodeUp) and the
+    /// [`Loaded`](Self::Loaded) of the models in memory.
     Running {
         /// The invocation as it arrived.
         arrival: Arrival,
@@ -111,7 +111,7 @@ pub enum Event {
         /// Its devices, by ordinal.
         devices: Vec<DeviceSpec>,
     },
-    /// A node is gone, and everything that ran there is lost.
+    /// A node has left or was lost. Its running invocations are lost.
     NodeDown {
         /// The node.
         node: NodeId,
@@ -138,7 +138,7 @@ pub enum Event {
     /// Nodes are about to report the invocations that run on them. Until
     /// [`Resumed`](Self::Resumed), the scheduler places and rejects no invocation; arrivals wait.
     Paused,
-    /// The scheduler knows what runs.
+    /// All nodes have reported their running invocations. The scheduler resumes placements.
     Resumed,
     /// The time requested by [`Action::WakeAt`](crate::Action::WakeAt) has come.
     Woken,
@@ -148,9 +148,10 @@ pub enum Event {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeviceUse {
-    /// Device time of the invocation, without loads. Of a run in a batch, its part.
+    /// Device time of the invocation, without loads. A run in a batch counts with its share of the
+    /// batch.
     pub device_time_ns: u64,
-    /// Duration of its runs. Of a run in a batch, the duration of the whole batch.
+    /// Duration of its runs. A run in a batch counts with the duration of the whole batch.
     pub run_time_ns: u64,
     /// Items of the batch that it ran in; the largest, if it had several runs. 0: its own items.
     pub batch_items: u32,
@@ -186,7 +187,8 @@ pub struct Arrival {
     /// Items that the invocation works on, for example the first dimension of its input; 1 if it
     /// has no batch dimension.
     pub batch: u32,
-    /// Run time with all models in memory, if the caller knows it. Measured times take precedence.
+    /// Run time with all models in memory, in nanoseconds, if the caller knows it. Measured times
+    /// take precedence.
     pub run_time_ns: Option<u64>,
     /// The same run time by kind of device.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -262,7 +264,7 @@ pub struct DeviceSpec {
     pub platform: Platform,
     /// Bytes of memory for models.
     pub capacity_bytes: u64,
-    /// Concurrent model runs; further runs wait on the device.
+    /// Run slots: the maximum number of concurrent model runs. Further runs wait on the device.
     pub slots: u32,
     /// Invocations that may hold a grant on the device at the same time, under every rule. With
     /// [`DeviceRule::CountedInvocations`], 1 reproduces the papers' one request at a time.

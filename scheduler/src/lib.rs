@@ -9,7 +9,8 @@
 //!
 //! - An invocation that arrived is started or rejected exactly once, unless it is cancelled first.
 //! - The models granted to running invocations always fit into their device together, including
-//!   models that are not loaded yet.
+//!   models that are not loaded yet. A *grant* allows an invocation to use a model on a device
+//!   until the invocation ends.
 //! - A granted model is never evicted.
 
 mod event;

@@ -76,7 +76,7 @@ pub trait Policy: Send {
         None
     }
 
-    /// Devices are gone, and their keys may be reused.
+    /// Removes lost devices. Their keys may be reused.
     fn devices_gone(&mut self, _devices: &[DeviceKey], _view: &View) {}
 
     /// Number of waiting invocations.

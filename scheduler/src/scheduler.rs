@@ -454,7 +454,7 @@ impl Scheduler {
         }
     }
 
-    /// The devices on which an invocation that will not run would end first, behind the whole
+    /// The devices on which a rejected invocation would end first if it started after the whole
     /// queue.
     fn closest(&self, request: &PlacementRequest) -> Vec<Alternative> {
         let suits = |device: &&DeviceView| device.suits(&request.models);

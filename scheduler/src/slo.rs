@@ -11,11 +11,11 @@
 //! 1. *Order.* Admitted invocations that wait for a device are ordered by due time, and start in
 //!    that order as slots of the device become free. They start before all other invocations there.
 //! 2. *Admission.* An invocation is admitted to a device if, at its place in that order, it and all
-//!    invocations behind it are expected to end by their due times, and if all models that any of
-//!    them expects in memory can stay there until then. Among several such places, the [`PlacementPreference`]
-//!    selects one. A model is loaded on a device with a line only if that is worth it for the
-//!    rejected invocations (`admission/crowding.rs`). Without a place, the invocation is rejected
-//!    at once with the best estimate.
+//!    later invocations are expected to end by their due times, and if all models that any of them
+//!    expects in memory can stay there until then. Among several such places, the
+//!    [`PlacementPreference`] selects one. A model is loaded on a device with a line only if that
+//!    is worth it for the rejected invocations (`admission/crowding.rs`). Without a place, the
+//!    invocation is rejected at once with the best estimate.
 //! 3. *Reservation.* Models that admitted invocations rely on are not evicted. No other invocation
 //!    starts on a device while an admitted invocation waits for it. A device that serves SLOs runs
 //!    at most as many invocations at once as it has slots.
@@ -28,8 +28,8 @@
 //!    time never measured again.
 //!
 //! Slots take invocations in a fixed order, so an invocation that ends early, is cancelled or
-//! leaves never delays the invocations behind it. An admitted invocation misses its SLO only if a
-//! run or load takes longer than expected, or a node is lost.
+//! leaves never delays later invocations. An admitted invocation misses its SLO only if a run or
+//! load takes longer than expected, or a node is lost.
 
 mod front;
 pub use front::{Front, FrontError, FrontStep, PlacementOffer, Quote, StepPlacement};

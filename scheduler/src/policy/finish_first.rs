@@ -4,21 +4,21 @@
 //! No invocation is bound to a device before it can start there. After every event, the oldest
 //! waiting invocations are costed on the candidate devices; the cost is the total additional
 //! waiting time of all invocations, see `costs`. If the best device is free, the invocation starts
-//! there. If not, the invocation waits, and its work counts as a claim on the busy device for the
-//! invocations behind it.
+//! there. If not, the invocation waits, and its work counts as a claim on the busy device when
+//! later invocations are costed.
 //!
 //! An invocation that needs a load takes a device for longer than one that does not. It yields to
 //! invocations that arrived up to [`YIELD_LOADS`] load times after it and need no load; it yields
 //! less the more invocations wait for the same load.
 //!
 //! Invocations of the same function, models and tenant form a queue. The devices that hold the
-//! models may serve the head of a queue soon, while the invocations behind it would wait longer
-//! than a load takes. The first of these that is better off with a load is costed too, and brings
-//! another copy. To keep the cost of a decision about constant, only the oldest heads and the heads
-//! whose models a free device holds are costed. Where even that would be too much, only changes
-//! since the last event are considered; see `Scope`. Urgent invocations (a priority other than 0)
-//! get a lead instead of absolute precedence: every invocation comes first after it has waited long
-//! enough, which bounds all waits.
+//! models may serve the head of a queue soon, while later invocations of the queue would wait
+//! longer than a load takes. The first invocation that a load would serve earlier is costed too,
+//! and loads another copy of the models. To keep the cost of a decision about constant, only the
+//! oldest heads and the heads whose models a free device holds are costed. Where even that would be
+//! too much, only changes since the last event are considered; see `Scope`. Urgent invocations (a
+//! priority other than 0) get a lead instead of absolute precedence: every invocation comes first
+//! after it has waited long enough, which bounds all waits.
 
 mod costs;
 mod queues;

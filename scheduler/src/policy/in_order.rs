@@ -5,8 +5,8 @@ use super::{PlacementDecision, PlacementRequest, Policy, RoomFinder};
 use crate::{DeviceKey, View};
 use weir_types::InvocationId;
 
-/// Places the oldest waiting invocation on the device that `C` chooses. An invocation without a
-/// device blocks the invocations behind it.
+/// Places the oldest waiting invocation on the device that `C` chooses. An invocation that fits on
+/// no device blocks all later invocations.
 pub struct InOrder<C> {
     placer: RoomFinder,
     line: Line,

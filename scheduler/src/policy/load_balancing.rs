@@ -8,7 +8,7 @@ use crate::{DeviceKey, View};
 /// `lb` of the LALB paper: in the order of arrival, ignoring resident models.
 ///
 /// Of several free devices, the device with the most dispatches is chosen. An invocation that fits
-/// nowhere blocks the invocations behind it.
+/// on no device blocks all later invocations.
 pub type LoadBalancing = InOrder<AnyFree>;
 
 /// The first free device, whatever models it holds.

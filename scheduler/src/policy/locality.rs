@@ -10,7 +10,7 @@
 //! The implementation does not scan item by item. Every scan starts at the head of the queue, so an
 //! older invocation has at least as many visits as a younger one. The forced invocations are
 //! therefore the front of the queue, and an index from models to invocations finds the first hit
-//! behind them (the LALB paper, section VI). Visits are counted by recording where scans end.
+//! after them (the LALB paper, section VI). Visits are counted by recording where scans end.
 
 mod queue;
 
@@ -64,7 +64,7 @@ enum AlgorithmProgress {
     },
 }
 
-/// The step for the current device. Both steps start behind the invocation at this place in the
+/// The step for the current device. Both steps start after the invocation with this place in the
 /// queue.
 #[derive(Debug, Clone, Copy)]
 enum Scan {

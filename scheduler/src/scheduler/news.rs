@@ -144,7 +144,7 @@ impl Scheduler {
         self.view.reserve(device, false, false);
     }
 
-    /// Reschedules an invocation that waited for a device that is gone.
+    /// Reschedules an invocation that waited for a lost device.
     fn rehouse(&mut self, request: PlacementRequest, actions: &mut Vec<Action>) {
         if request.slo == Slo::NONE {
             self.admission.watch(request.invocation, request.arrived_at_ns);

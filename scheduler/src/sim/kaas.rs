@@ -34,7 +34,7 @@ pub enum Foresight {
 }
 
 impl KaasTimes {
-    /// The times behind the printed traces.
+    /// The times that reproduce the paper's traces.
     pub const TRACES: Self = Self { resnet: (4, 2), bert: (10, 8) };
     /// The times in the text.
     pub const PROSE: Self = Self { resnet: (5, 5), bert: (10, 20) };

@@ -62,7 +62,7 @@ pub(crate) struct Refused {
 /// How long a device stays limited to its slots after it last served an invocation with an SLO.
 const SERVED_NS: u64 = 10_000_000_000;
 
-/// Maximum number of entries searched behind one whose tenant is at its limits.
+/// Maximum number of entries searched after an entry whose tenant is at its limits.
 const PASSED_MAX: usize = 4;
 
 impl AdmissionQueue {
@@ -197,7 +197,7 @@ impl AdmissionQueue {
         Some(self.unseat(key, at, holds, load_ns)?.request)
     }
 
-    /// Removes devices that are gone. Returns the requests that waited for them.
+    /// Removes lost devices. Returns the requests that waited for them.
     pub(crate) fn devices_gone(&mut self, devices: &[DeviceKey]) -> Vec<PlacementRequest> {
         let mut homeless = Vec::new();
         for key in devices {

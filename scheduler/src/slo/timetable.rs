@@ -64,7 +64,7 @@ pub(super) struct Insertion {
     pub(super) at: usize,
     /// When the entry would end.
     pub(super) end_at_ns: u64,
-    /// Whether the entry and those behind it would end by their due times.
+    /// Whether the entry and all later entries would end by their due times.
     pub(super) is_on_time: bool,
     /// Whether memory would hold all models that entries rely on.
     pub(super) fits: bool,
@@ -174,7 +174,7 @@ impl Timetable {
         Insertion { at, end_at_ns, is_on_time, fits }
     }
 
-    /// When an entry behind all others would end.
+    /// When an entry after all others would end.
     pub(super) fn end_behind_all_ns(
         &self,
         now: &Now,
@@ -206,9 +206,9 @@ impl Timetable {
         self.entries.insert(at, entry);
     }
 
-    /// Removes an entry. If an entry behind it relied on a model that it would have loaded, and the
-    /// device does not hold the model, the first such entry loads the model instead. That delays no
-    /// entry, since the removed entry saves the same time earlier.
+    /// Removes an entry. If a later entry relied on a model that the removed entry would have
+    /// loaded, and the device does not hold the model, the first such entry loads the model
+    /// instead. That delays no entry, because the removed entry no longer takes this time.
     pub(super) fn take(
         &mut self,
         at: usize,

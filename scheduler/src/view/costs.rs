@@ -216,7 +216,7 @@ impl View {
         able.map(|(kind, (platform, _))| (kind, self.run_time_on_ns(kind, *platform, request)))
     }
 
-    /// Number of measured runs behind the expected run time.
+    /// Number of measured runs from which the expected run time is estimated.
     #[must_use]
     pub(crate) fn runs_measured(&self, device: &DeviceView, request: &PlacementRequest) -> u64 {
         self.functions.get(request.function.0).run.count(device.kind().index())

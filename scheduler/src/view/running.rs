@@ -182,8 +182,9 @@ impl View {
         self.commitments.overdue_at_ns()
     }
 
-    /// Ends the commitment of an invocation that lives much longer than predicted: it waits for
-    /// something else than the device, for all that is known.
+    /// Releases the device time committed for an invocation that has run much longer than
+    /// predicted. The scheduler assumes that such an invocation waits for something other than the
+    /// device.
     pub(super) fn lapse(&mut self, invocation: InvocationId) {
         let Some(running) = self.running.get_mut(&invocation) else { return };
         running.overdue_at_ns = u64::MAX;

@@ -108,8 +108,8 @@ impl CostInputs<'_> {
             let wait_ns = wait_ns.saturating_add(slower_ns).saturating_add(self.missed_ns(run_time_ns));
             if !device.is_open_to(self.request) {
                 let ahead_ns = self.queued_ns(device, order).saturating_add(self.claimed_ns(key));
-                // Of the invocations that wait for this device, `ahead_ns` counts those ahead. The
-                // invocations behind are not overtaken, so they lose nothing.
+                // `ahead_ns` counts the earlier invocations that wait for this device. Later
+                // invocations are not overtaken, so they lose nothing.
                 let (_, later_ns) = self.delays_ns(device, run_time_ns);
                 best.offer(key, false, wait_ns.saturating_add(ahead_ns).saturating_add(later_ns), 0);
             } else if self.placer.fit(self.now_ns, self.view, key, self.request).is_some() {

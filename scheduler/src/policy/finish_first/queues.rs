@@ -89,8 +89,8 @@ impl Queues {
         self.queues[key.0 as usize].front().map_or(u64::MAX, |(_, request)| request.arrived_at_ns)
     }
 
-    /// The first place behind `order` for which `holds` is true. `holds` must be monotonic: once
-    /// true, it is true for all places behind.
+    /// The first place after `order` for which `holds` is true. `holds` must be monotonic: if it is
+    /// true for a place, it is true for all later places.
     pub(super) fn first_behind(
         &self,
         key: QueueKey,
@@ -113,7 +113,7 @@ impl Queues {
         queue.get(low).map(|(order, _)| *order)
     }
 
-    /// Removes the request at a place. Returns it and the next place behind it.
+    /// Removes the request at a place. Returns the request and the next place.
     pub(super) fn take(
         &mut self,
         key: QueueKey,

@@ -61,7 +61,7 @@ impl ArrivalQueue {
         self.requests.len()
     }
 
-    /// The first invocation behind `place` that its tenant may start.
+    /// The first invocation after `place` that its tenant may start.
     pub(super) fn after(&self, place: Option<u64>, view: &View) -> Option<(u64, &PlacementRequest)> {
         let mut behind = self.requests.range(place.map_or(0, |place| place + 1)..);
         let (place, request) = behind.find(|(_, request)| view.tenants().may_start(request.tenant))?;

@@ -71,8 +71,8 @@ impl AdmissionQueue {
         chosen.map(|offer| offer.place).or_else(|| self.on_trial(&wish, &front))
     }
 
-    /// The devices reported with a rejection: those on which the request would end first, behind
-    /// everything that waits.
+    /// The devices reported with a rejection: those on which the request would end first if it
+    /// started after everything that waits.
     pub(super) fn closest(&self, now_ns: u64, view: &View, request: &PlacementRequest) -> Vec<Alternative> {
         let wish = Wish { now_ns, view, request, due_at_ns: u64::MAX, cost_max: Cost::MAX };
         let mut candidates: Vec<_> = self.candidates(&wish, None).collect();

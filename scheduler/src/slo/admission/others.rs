@@ -10,8 +10,8 @@ use weir_types::InvocationId;
 #[derive(Debug, Default)]
 pub(super) struct Others(BTreeSet<(u64, InvocationId)>);
 
-/// Waiting time after which an invocation without an SLO gets a place among the admitted
-/// invocations.
+/// Waiting time after which an invocation without an SLO is appended to the timetable of a device.
+/// From then on, capacity is reserved for it, as for admitted invocations with an SLO.
 const PATIENCE_NS: u64 = 2_000_000_000;
 
 impl AdmissionQueue {
@@ -25,8 +25,8 @@ impl AdmissionQueue {
         self.others.0.remove(&(arrived_at_ns, invocation));
     }
 
-    /// The oldest invocation whose waiting time exceeds the limit, if some line may have a place
-    /// for it.
+    /// The oldest invocation whose waiting time exceeds the limit. `None` if every timetable
+    /// already contains an invocation without an SLO.
     pub(crate) fn impatient(&self, now_ns: u64) -> Option<(u64, InvocationId)> {
         let (arrived_at_ns, invocation) = *self.others.0.first()?;
         let is_impatient = arrived_at_ns.saturating_add(PATIENCE_NS) <= now_ns;
@@ -34,17 +34,17 @@ impl AdmissionQueue {
         (is_impatient && has_line()).then_some((arrived_at_ns, invocation))
     }
 
-    /// When the next invocation exceeds the waiting time, if any device has a line.
+    /// When the next invocation exceeds the waiting time. `None` if no device has a timetable.
     pub(crate) fn impatient_at_ns(&self, now_ns: u64) -> Option<u64> {
         let (arrived_at_ns, _) = self.others.0.first()?;
         let at_ns = arrived_at_ns.saturating_add(PATIENCE_NS);
         (at_ns > now_ns && !self.tables.is_empty()).then_some(at_ns)
     }
 
-    /// Gives a request without an SLO a place.
+    /// Appends a request without an SLO to the timetable of a device.
     ///
     /// # Errors
-    /// The request itself, if there is no line for it to join.
+    /// The request itself, if no timetable accepts it.
     #[expect(clippy::result_large_err, reason = "the error returns the request itself")]
     pub(crate) fn take_in(
         &mut self,

@@ -122,7 +122,8 @@ fn front_prices_chains_and_branches_over_two_kinds() {
     let found: Vec<_> = front.placements().iter().map(|p| (p.time_ns, p.cost.nanos())).collect();
     assert_eq!(found, [(4, 10), (12, 6), (20, 2)]);
     let of_branches = Front::from_steps(&[on_both(&[]), on_both(&[]), on_both(&[0, 1])]).unwrap();
-    // A fast branch beside a slow one gains nothing, so that placement is not on the front.
+    // A fast branch gains nothing if a parallel branch is slow, so that placement is not on the
+    // front.
     let found: Vec<_> = of_branches.placements().iter().map(|p| (p.time_ns, p.cost.nanos())).collect();
     assert_eq!(found, [(4, 15), (12, 7), (20, 3)]);
 }

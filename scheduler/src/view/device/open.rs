@@ -80,9 +80,9 @@ impl DeviceView {
         crate::estimate::round_ns(self.run_time_ns.mean).saturating_mul(u64::from(ahead)) / u64::from(slots)
     }
 
-    /// Expected time that an invocation of `demands` placed now waits, without its own loads, which
-    /// take `load_time_ns`: for a run slot, for the loads ahead of its own, and for loads of its
-    /// models that are in progress.
+    /// Expected waiting time of an invocation of `demands` that is placed now: for a run slot, for
+    /// earlier loads of other models, and for loads of its models that are in progress. Excludes
+    /// its own loads, which take `load_time_ns`.
     #[must_use]
     pub fn wait_for_ns(&self, now_ns: u64, demands: &[OpenableModel], load_time_ns: u64) -> u64 {
         let mut wait_ns = self.wait_ns(now_ns);
