@@ -1,5 +1,5 @@
 //! Builds the fake driver from its sources, the emulator's sources and every kernel. Also builds
-//! fakes of the management library, of cuBLASLt and of NVRTC, which lie beside the driver.
+//! fakes of the management library, of cuBLASLt and of NVRTC in the driver's folder.
 
 use std::env;
 use std::error::Error;

@@ -1,4 +1,5 @@
-//! Confinement of a process: what hostile code in it cannot reach, beside its resource limits.
+//! Confinement of a process, in addition to its resource limits: restricts what hostile code in the
+//! process can reach.
 //!
 //! The layers are independent, and each is applied where the system provides it:
 //!

@@ -81,8 +81,8 @@ impl BufferMut {
         Ok(())
     }
 
-    /// The room behind the written bytes, for code that writes through a pointer. Follow it with
-    /// [`BufferMut::set_len`].
+    /// The unused room after the written bytes, for code that writes through a pointer. Afterwards,
+    /// call [`BufferMut::set_len`].
     pub fn spare_capacity_mut(&mut self) -> &mut [MaybeUninit<u8>] {
         let len = self.len;
         self.block.as_mut().map_or(&mut [], |block| block.spare_mut(len))

@@ -31,8 +31,8 @@ pub struct OperatingPoint {
     pub memory_clock_mhz: Option<u32>,
     /// Power draw, in watts.
     pub power_w: Option<f64>,
-    /// Generation of the PCIe link as it is negotiated now.
+    /// Currently negotiated generation of the PCIe link.
     pub pcie_generation: Option<u32>,
-    /// Lanes of the PCIe link as they are negotiated now.
+    /// Currently negotiated number of lanes of the PCIe link.
     pub pcie_width: Option<u32>,
 }

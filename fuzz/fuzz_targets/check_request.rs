@@ -42,7 +42,7 @@ pub(crate) fn read_or_refuse(bytes: &[u8]) {
         }
         raw(input.shape.dimensions(), input.datatype, data.len());
     }
-    // Every byte behind the JSON belongs to an input.
+    // Every byte after the JSON belongs to an input.
     assert_eq!(binary_bytes, json_bytes.map_or(0, |json_bytes| body.len() - json_bytes));
 }
 

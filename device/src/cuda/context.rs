@@ -124,7 +124,7 @@ impl fmt::Debug for Context {
 impl Drop for Context {
     fn drop(&mut self) {
         // SAFETY: retained once, in `open`; every other object of the context holds an `Arc` of it,
-        // and is gone.
+        // so all of them were dropped.
         self.release("context", |driver| unsafe { driver.cuDevicePrimaryCtxRelease_v2(self.device) });
     }
 }

@@ -113,7 +113,8 @@ impl Products {
 impl Drop for Products {
     fn drop(&mut self) {
         if self.context.make_current().is_ok() {
-            // SAFETY: created in `new`; all products hold an `Arc` of this handle, and so are gone.
+            // SAFETY: created in `new`. All products hold an `Arc` of this handle, so all of them
+            // were dropped.
             let _ = unsafe { self.functions().cublasLtDestroy(self.handle) };
         }
     }

@@ -30,8 +30,8 @@ impl Monitor {
     #[must_use]
     pub fn new(devices: &Devices) -> Self {
         let pci = devices.infos().iter().map(|info| info.pci.clone()).collect();
-        // The library beside the driver has the same version; otherwise the loader's search
-        // decides.
+        // A library in the driver's folder has the driver's version. Without such a library, the
+        // loader's search decides.
         let beside = devices.driver_path().with_file_name(LIBRARY);
         let library = if beside.is_file() { beside } else { LIBRARY.into() };
         Self { pci, library, nvml: OnceLock::new(), energy_before_mj: Mutex::default() }

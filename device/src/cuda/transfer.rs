@@ -47,8 +47,8 @@ use worker::TransferThread;
 /// The most copies that wait or are in progress.
 const TRANSFERS_MAX: usize = 4_096;
 
-/// Copies between the host and one device, on a dedicated thread with copy threads behind it.
-/// Dropping the engine joins all of them.
+/// Copies between the host and one device, on a dedicated engine thread and its copy threads.
+/// Dropping the engine joins all these threads.
 pub struct TransferEngine {
     shared: Arc<TransferShared>,
     copies: Arc<CopyQueue>,

@@ -114,7 +114,8 @@ fn driver_in_no_listed_folder_is_found_by_its_soname() {
     let file = elsewhere.path().canonicalize().unwrap().join("libcuda.so.550.1");
     std::fs::copy(&library, &file).unwrap();
     std::os::unix::fs::symlink(&file, folder.path().join("libcuda.so.1")).unwrap();
-    // The monitoring library is not beside the driver's file, and is also found by its soname.
+    // The monitoring library is not in the folder of the driver's file, and is also found by its
+    // soname.
     let monitoring = "libnvidia-ml.so.1";
     std::fs::copy(library.with_file_name(monitoring), folder.path().join(monitoring)).unwrap();
     let found = found_by_loader(folder.path());

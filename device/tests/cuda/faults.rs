@@ -14,7 +14,7 @@ fn out_of_bounds_kernel_loses_only_its_context() {
         let function = machine.kernel("weir_test_fill");
         let memory = machine.allocate(4096);
         let mut parameters = KernelParameters::default();
-        // The page behind the memory is unmapped.
+        // The page after the memory is unmapped.
         parameters.address(memory.span().address()).u32(1).u64(8192);
         // SAFETY: the fake catches accesses beyond the memory, which is the subject of this test.
         unsafe { machine.stream.launch(&function, &LaunchConfig::linear(8192, 256), &parameters) }.unwrap();

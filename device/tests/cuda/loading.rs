@@ -139,7 +139,7 @@ fn spare_memory_is_released_on_demand() {
     assert_eq!(pool.usage().used_bytes, 60 * BLOCK_BYTES);
     assert_eq!(store.reclaim(10 * BLOCK_BYTES), 10 * BLOCK_BYTES);
     assert_eq!(pool.usage().used_bytes, 50 * BLOCK_BYTES);
-    // A contiguous tensor for which the spare blocks have no room behind held ones.
+    // A contiguous tensor for which the spare blocks after held blocks have no room.
     let lengths = [20 << 21, 1 << 21, 20 << 21, 40 << 21];
     let weights = wanted(&lengths);
     let weights: Vec<Wanted> = weights.into_iter().flatten().collect();
@@ -152,7 +152,7 @@ fn spare_memory_is_released_on_demand() {
     assert!(machine.read(held[0][0].span()) == weights[1].source.bytes());
 }
 
-/// Weights that lie one behind the other in the cache and on the device are copied together.
+/// Weights that are adjacent in the cache and on the device are copied together.
 #[test]
 fn adjacent_pinned_copies_are_loaded_together() {
     let machine = TestDevice::new(2);

@@ -155,7 +155,7 @@ fn fault_is_reported_as_the_drivers_error() {
     let neighbour = devices(&fake).open(1).unwrap();
     let mut setup = Setup::from_machine(TestDevice::from_fake(fake));
     let product = setup.product();
-    // The page behind the memory is unmapped.
+    // The page after the memory is unmapped.
     setup.buffers.b += 4096;
     setup.launch(&product).unwrap();
     let error = setup.machine.stream.synchronize().unwrap_err();

@@ -261,7 +261,7 @@ impl<'a> ConvShape<'a> {
         })
     }
 
-    /// Whether the images are the matrix as they lie in memory.
+    /// Whether the images in memory already have the layout of the matrix.
     fn is_pointwise(&self) -> bool {
         let one = [1, 1];
         let none = [0, 0];

@@ -74,8 +74,8 @@ const WORKSPACE_BYTES_MAX: u64 = 64 << 20;
 const PARTS_MAX: u32 = 32;
 /// Smallest number of steps of k per part; with fewer, the overhead of a part is not worth it.
 const STEPS_MIN: u32 = 4;
-/// Overhead in clocks of a block besides its steps, of a step besides its multiplications, and of a
-/// second launch.
+/// Overhead in clocks of a block in addition to its steps, of a step in addition to its
+/// multiplications, and of a second launch.
 const BLOCK_CLOCKS: u64 = 3_000;
 const STEP_CLOCKS: u64 = 100;
 const LAUNCH_CLOCKS: u64 = 4_500;

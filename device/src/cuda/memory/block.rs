@@ -13,8 +13,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
 
-/// Size of a block: the least that devices map, and the least at which copies reach the bus's full
-/// speed.
+/// Size of a block: the minimum mapping granularity of devices, and the smallest copy that reaches
+/// the bus's full bandwidth.
 pub const BLOCK_BYTES: u64 = 2 << 20;
 
 /// Kind of handle that a block is exported as.

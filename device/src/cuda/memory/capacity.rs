@@ -1,4 +1,4 @@
-//! Capacity of a pool beside the memory used outside of it.
+//! Capacity of a pool, given the memory used outside of it.
 //!
 //! ```text
 //!   total  | outside: contexts, modules, graphs,  | blocks of the pool | free               |

@@ -9,8 +9,7 @@ use cudarc::driver::sys::CUmemAccess_flags_enum as Access;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Host time of each driver call that puts one block of memory behind reserved addresses, and that
-/// removes it again.
+/// Host time of each driver call that maps one block of memory to reserved addresses, or unmaps it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MappingCost {
     /// `cuMemCreate`.

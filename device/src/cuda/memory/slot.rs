@@ -34,8 +34,9 @@ impl SlotMemory {
         Ok(Self { range, stream: stream.clone(), demand: DemandEstimate::new(INTERVAL_NS, now_ns) })
     }
 
-    /// Prepares `bytes` bytes for a run of `owner`, at the start of the slot's addresses and
-    /// without other owners' bytes. On error the slot is unchanged.
+    /// Maps `bytes` bytes at the start of the slot's address range for a run of `owner`. Fills
+    /// memory of other owners with zeroes before the run. If the memory cannot be mapped, the slot
+    /// is unchanged.
     pub fn prepare(&mut self, bytes: u64, owner: MemoryOwner, now_ns: u64) -> Result<Span, CudaError> {
         let span = self.range.span().slice(0, bytes).ok_or_else(|| {
             let bytes_max = self.range.span().bytes();

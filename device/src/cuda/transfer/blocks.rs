@@ -102,7 +102,7 @@ pub(super) fn cut(groups: &[Vec<Segment>]) -> Vec<CopyBlock> {
             ended = group + 1;
         }
     }
-    // Empty groups behind the last block end with it as well.
+    // Empty groups after the last block end with it as well.
     if let Some(last) = blocks.last_mut() {
         last.ends.end = groups.len();
     }
@@ -148,7 +148,7 @@ fn cut_segment(segment: &Segment, first: usize, blocks: &mut Vec<CopyBlock>) {
     let is_direct = matches!(segment.from, CopySource::Pinned(_)) && source_bytes >= DIRECT_BYTES_MIN;
     let mut done = 0;
     while done < segment.to.bytes() {
-        // The padding behind a source does not come from the source.
+        // The padding after a source does not come from the source.
         let is_direct = is_direct && done < source_bytes;
         let at = segment.to.address() + done;
         let joined = blocks.len() > first && !is_direct;

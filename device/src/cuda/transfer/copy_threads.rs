@@ -3,7 +3,7 @@
 //! One core copies at a fifth of the bus's speed or less, so several threads copy. All threads copy
 //! pieces of the same block, the oldest one first: the bus waits for one piece at the start of a
 //! load, and then receives blocks at the rate of all threads together. If each thread copied a
-//! block of its own, the bus would wait until one thread has copied a whole block. The engine's
+//! separate block, the bus would wait until one thread has copied a whole block. The engine's
 //! thread hands blocks over, and meanwhile gives finished blocks to the device.
 //!
 //! A thread without a piece watches the queue for a moment before it sleeps: a block takes the bus
@@ -112,7 +112,7 @@ impl CopyThreads {
         (self.count() * PIECE_BYTES) as u64 + 2 * BLOCK_BYTES
     }
 
-    /// Queues a block for gathering, behind earlier ones.
+    /// Queues a block for gathering, after earlier blocks.
     pub(super) fn fill(&self, fill: Fill) {
         self.queue.push(fill);
     }

@@ -218,7 +218,7 @@ impl CopyLane {
         any
     }
 
-    /// Waits until a block has arrived. While others are in flight behind it, the bus stays busy, and
+    /// Waits until a block has arrived. While later blocks are in flight, the bus stays busy, and
     /// the thread may sleep. The last block ends a copy whose caller waits.
     fn wait_for(&self, flight: &Flight) -> Result<bool, CudaError> {
         if self.flights.len() == 1 {

@@ -171,8 +171,8 @@ mod tests {
             prop_assert!(schedule.is_empty());
         }
 
-        /// Upper bound: beside `others` long copies, a copy of `count` blocks is done within a
-        /// limited number of their turns.
+        /// Upper bound: while `others` long copies are in progress, a copy of `count` blocks ends
+        /// within a limited number of their turns.
         #[test]
         fn copy_waits_for_at_most_its_share(others in 1_usize..10, count in 1_usize..20, before in 0_usize..100) {
             let mut schedule = CopySchedule::default();
