@@ -10,7 +10,7 @@
 //! A device can be lost, with everything in its memory. Running and waiting requests then end with
 //! [`InferenceError::DeviceLost`], and so does every acquire until the backend has recovered the
 //! device. A pin of a lost model stays lost; callers must acquire the model again. The cache also
-//! reloads the lost models in the background, behind the loads that calls request.
+//! reloads the lost models in the background, after the loads that calls request.
 //!
 //! A model can run before all of its weights have arrived: see
 //! [`Model::is_arriving`](crate::Model::is_arriving). It can be pinned as soon as its weights start
@@ -406,8 +406,8 @@ impl CacheShared {
         }
     }
 
-    /// Unloads a model with its last pin. The receiver is ready once the model is gone, whatever
-    /// the cause.
+    /// Unloads a model when its last pin is dropped. The receiver is ready once the model is
+    /// unloaded, whatever the cause.
     fn retire(self: &Arc<Self>, key: &ModelKey) -> Option<oneshot::Receiver<()>> {
         let (sender, gone) = oneshot::channel();
         let mut state = self.state.lock();

@@ -62,7 +62,7 @@ pub enum InferenceError {
     Tensor(#[from] TensorError),
 
     // Exhausted resources.
-    /// The model does not fit into the device's memory beside the pinned models.
+    /// The model does not fit into the device's memory together with the pinned models.
     #[error(
         "no room for model {model} on the device: it takes {needed_bytes} bytes, {free_bytes} of {capacity_bytes} are free"
     )]

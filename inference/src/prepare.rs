@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 use weir_types::{ContentHash, ElementType, ErrorCode, Platform, Platforms, Precision, Signature};
 
-/// A validated and optimised model. The registry stores this record beside the model; the record
-/// names every file that loading needs.
+/// A validated and optimised model. The registry stores this record with the model. The record
+/// lists every file that a load needs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prepared {
     /// Inputs and outputs of the model.
@@ -50,7 +50,7 @@ pub struct Variant {
     pub precision: Precision,
     /// File with the optimised graph, without its large weights.
     pub skeleton: ContentHash,
-    /// Weights stored beside the skeleton.
+    /// Weights stored in their own files.
     pub weights: Vec<Weight>,
     /// A file that must exist for loading, although loading reads nothing from it.
     pub placeholder: Option<ContentHash>,

@@ -84,8 +84,8 @@ struct ThreadsState<W: DeviceWork> {
 }
 
 impl<W: DeviceWork> DeviceThreads<W> {
-    /// Starts `slots` threads, whose names begin with `name`, behind a queue of at most
-    /// `queue_len_max` jobs.
+    /// Starts `slots` threads that take jobs from a queue of at most `queue_len_max` jobs. The
+    /// names of the threads begin with `name`.
     pub(crate) fn start(name: &str, slots: usize, queue_len_max: usize) -> std::io::Result<Self> {
         let shared = Arc::new(ThreadsShared {
             queue: Mutex::new(ThreadsState {
@@ -192,7 +192,7 @@ impl<W: DeviceWork> Runs<W> {
         }
     }
 
-    /// Queues `load` for the loader thread, behind the loads that wait already.
+    /// Queues `load` for the loader thread, after the loads that already wait.
     pub(crate) fn load(&self, load: LoaderTask) -> Result<(), InferenceError> {
         self.loads.send(Some(load)).map_err(|_| shutting_down())
     }

@@ -161,8 +161,8 @@ impl DeviceTensor {
         self.0.bytes
     }
 
-    /// The tensor in host memory. Copies it once, for any number of callers. Blocks: for device
-    /// threads and other threads that may wait.
+    /// Returns the tensor in host memory. The first call copies it; later calls share the copy.
+    /// Blocks during the copy, so call it only from device threads or other threads that may block.
     pub fn to_host(&self) -> Result<Tensor, InferenceError> {
         let ValueInner { element_type, shape, bytes, fetched, .. } = &*self.0;
         let mut fetched = fetched.lock();

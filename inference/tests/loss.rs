@@ -190,7 +190,7 @@ async fn second_loss_during_reload_leaves_loading_to_calls() {
     run(&pin).await.unwrap_err();
     drop(pin);
     stage.is_up().await;
-    // Each load is queued behind the loader's earlier work.
+    // Each load is queued after the loader's earlier work.
     for name in ["x", "y"] {
         drop(stage.acquire(&stage.source(name, "{}").await).await.unwrap());
     }

@@ -37,8 +37,8 @@ pub struct CapturedRun<'a> {
     graph: GraphExec,
 }
 
-/// Inputs in pinned memory, as runs of a node have them: a run enqueues their copy to the device,
-/// and does not wait for it.
+/// Inputs in pinned memory, like the inputs of runs on a node. A run therefore enqueues their copy
+/// to the device without waiting for it.
 pub struct PinnedInputs(Vec<PinnedMemory>);
 
 /// Bytes of every output.

@@ -51,9 +51,10 @@ pub enum ProgramStep {
     Product {
         /// The product.
         product: LibraryGemm<BufferLocation>,
-        /// Launches behind it.
+        /// Launches after the product.
         then: Vec<Launch<BufferLocation>>,
-        /// Launches that replace both if the library has no algorithm for the product.
+        /// Launches that replace the product and `then` if the library has no algorithm for the
+        /// product.
         otherwise: Vec<Launch<BufferLocation>>,
     },
 }

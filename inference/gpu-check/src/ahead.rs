@@ -7,8 +7,8 @@ use std::thread;
 /// Maximum number of threads.
 const THREADS_MAX: usize = 8;
 
-/// Results of slow jobs. Threads compute the results in order. A thread that needs a result before
-/// its turn computes it immediately.
+/// Results of slow jobs, computed by threads in order. A caller that needs a result that no thread
+/// has begun computes it itself.
 pub(crate) struct PrecomputedResults<J, T> {
     jobs: Vec<J>,
     results: Vec<OnceLock<T>>,

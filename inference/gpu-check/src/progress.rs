@@ -1,4 +1,4 @@
-//! Progress of a stage: its cases and checks as they happen, so that the watching process knows
+//! Progress of a stage: reports each case and check immediately, so that the watching process knows
 //! which case ended the stage's process.
 
 use crate::config::CheckFailure;

@@ -21,7 +21,7 @@ pub struct OnnxRuntimeConfig {
     pub prepare_memory_bytes_max: u64,
     /// Limit of the preparing child's processor time.
     pub prepare_cpu_ms_max: u64,
-    /// Operators that models may use beside the standard's and the optimiser's, as
+    /// Operators that models may use in addition to those of the standard and the optimiser, as
     /// patterns.
     pub operators_allowed: Vec<OperatorPattern>,
     /// The worker processes that run models; `None`: models run in this process.

@@ -62,7 +62,7 @@ impl From<LibraryError> for PrepareError {
 
 /// Finds `libonnxruntime.so`. A path in `explicit` or `WEIR_ONNXRUNTIME` is binding. Otherwise the
 /// search covers the executable's folder, `../lib` and `../lib/weir` from there, Python's package
-/// `onnxruntime` that is installed beside the executable, `.weir/lib` of the current folder or one
+/// `onnxruntime` that is installed next to the executable, `.weir/lib` of the current folder or one
 /// above it, `~/.local/share/weir/lib`, and the folders of the system's loader.
 ///
 /// Reads the file system, and the environment for the last two places; opens no file.

@@ -96,7 +96,7 @@ impl OperatorPattern {
 }
 
 /// Checks the operators of all graphs and functions of a model. `further` are patterns of operators
-/// that are allowed beside the standard's and the optimiser's.
+/// that are allowed in addition to those of the standard and the optimiser.
 pub(crate) fn check_operators(model: &Model, further: &[OperatorPattern]) -> Result<(), UploadRefusal> {
     let own = model.functions.iter().filter(|function| !is_reserved(&function.domain));
     let own = own.map(|function| (function.domain.as_str(), function.name.as_str())).collect();

@@ -32,8 +32,8 @@ use weir_types::Signature;
 /// File with the memory of this process, which the trial load reads.
 pub(crate) const MEMORY_STATUS: &str = "/proc/self/status";
 
-/// Weights of at least this size are stored beside the skeleton, once for all sessions; smaller
-/// ones are stored inside it.
+/// Weights of at least this size are stored in their own files, once for all sessions; smaller
+/// weights are stored in the skeleton.
 const BESIDE_BYTES_MIN: u64 = 1 << 10;
 
 /// Checks and optimises a model, and writes its files.
@@ -114,8 +114,8 @@ fn variant(
     Ok((signature, variant))
 }
 
-/// Lets ONNX Runtime write the optimised model, with its larger weights beside it or all weights
-/// inside.
+/// Lets ONNX Runtime write the optimised model, with its larger weights in separate files or with
+/// all weights inside.
 fn optimise(
     runtime: &Runtime,
     upload: &[u8],

@@ -70,11 +70,11 @@ impl<'a> OrtValue<'a> {
         unsafe { Self::over(data.as_mut_ptr(), data.len(), element_type, &dimensions) }
     }
 
-    /// Takes ownership of a value that a run created.
+    /// Takes ownership of a value that a run created. Returns `None` if the pointer is null.
     ///
     /// # Safety
-    /// The caller owns the value at the pointer, and the value borrows no memory that lives shorter
-    /// than `'a`.
+    /// The caller owns the value at the pointer, and the value borrows no memory that is freed
+    /// before `'a` ends.
     pub(crate) unsafe fn from_pointer(pointer: *mut sys::OrtValue) -> Option<Self> {
         NonNull::new(pointer).map(|pointer| Self { pointer, memory: PhantomData })
     }

@@ -1,4 +1,4 @@
-//! Models of the CPU in processes of their own: a hostile model can end its worker, but not the
+//! Runs models of the CPU in worker processes. A hostile model can end its worker, but not the
 //! node, and cannot reach the tensors of other tenants.
 //!
 //! ```text
@@ -58,7 +58,7 @@ const CONNECTIONS_BESIDE: usize = 4;
 const RESERVED_BYTES: u64 = 4 << 30;
 /// Open files of a connection: its socket, its memory, and a file that a load reads.
 const FILES_PER_CONNECTION: u64 = 4;
-/// Open files beside those of the run slots.
+/// Open files in addition to those of the run slots.
 const RESERVED_FILES: u64 = 256;
 /// Address space that the C library reserves for the stack and the memory of a thread.
 const THREAD_BYTES: u64 = 256 << 20;

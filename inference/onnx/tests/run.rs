@@ -251,7 +251,8 @@ async fn run_stops_at_deadline_and_session_stays_usable() {
     let forever = cpu.tensor(&[], &[i64::MAX]);
     let deadline = Some(Instant::now() + Duration::from_millis(50));
     let late = pin.run(RunRequest { deadline, ..request(&[("steps", &forever)]) });
-    // This request waits behind it past its own deadline, and is answered without a run.
+    // This request waits for the first run until its own deadline has passed, and fails without a
+    // run.
     let waiting = pin.run(RunRequest { deadline, ..request(&[("steps", &forever)]) });
     let (late, waiting) =
         tokio::time::timeout(LONG, async { tokio::join!(late, waiting) }).await.expect("the run goes on");

@@ -23,7 +23,7 @@ async fn run_exceeding_memory_limit_fails_alone() {
         let error = run(&cpu, &pin, elements).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ResourceExhausted, "{error:?}");
     }
-    // Each of these fits, but not beside the idle memory of the run before it.
+    // Each of these fits, but not together with the idle memory of the previous run.
     for elements in [3_i64, 15 << 20, 25 << 20, 15 << 20] {
         let outputs = run(&cpu, &pin, elements).await.unwrap();
         let out = outputs[0].1.data();

@@ -2,8 +2,9 @@
 //!
 //! A variable first dimension of every input and output does not prove that items are independent:
 //! the dimension may be the length of one sequence, or the model may subtract the mean of all rows.
-//! The trial therefore runs a request alone, and then together with another request, before it and
-//! behind it, with padding where requests could be padded. The answers must agree, up to rounding.
+//! The trial therefore runs a request alone, and then together with another request that precedes
+//! or follows it in the batch, with padding where requests could be padded. The answers must agree,
+//! up to rounding.
 
 use super::{BatchRules, JoinedJobs, join};
 use crate::backend::Session;

@@ -186,7 +186,8 @@ impl CacheState {
     }
 }
 
-/// Memory that a model without room needs beside the resident models, and the memory that is free.
+/// The memory that a model without room needs in addition to the resident models, and the free
+/// memory.
 struct Lacking {
     needed_bytes: u64,
     free_bytes: u64,

@@ -59,7 +59,8 @@ impl CacheShared {
         self.health.send_replace(Health::Lost(why.clone()));
         self.runs.lose();
         let shared = self.clone();
-        // Queued behind the freeing of the models. During a shutdown, the recovery is not needed.
+        // The recovery is queued after the freeing of the models. During a shutdown, the recovery
+        // is not needed.
         let _ = self.runs.load(Box::new(move || shared.recover()));
     }
 

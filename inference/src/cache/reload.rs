@@ -1,9 +1,9 @@
 //! Reloads the models of a lost device after its recovery, the most recently used first.
 //!
-//! Models are reloaded one at a time, each behind the loads that calls request meanwhile, and
-//! reloads evict nothing. Reloading skips models that do not fit or were unloaded. If the device is
-//! lost again during the reload, the remaining models are left to calls, since one of the models
-//! may be the cause.
+//! Models are reloaded one at a time. Each reload waits for the loads that calls have requested
+//! meanwhile. Reloads evict nothing. Reloading skips models that do not fit or were unloaded. If
+//! the device is lost again during the reload, the remaining models are left to calls, since one of
+//! the models may be the cause.
 
 use super::load;
 use super::resident::Resident;
@@ -64,7 +64,7 @@ impl Reloads {
 }
 
 impl CacheShared {
-    /// Queues the next reload behind the loader thread's other work, if the device is up.
+    /// Queues the next reload after the loader thread's other work, if the device is up.
     pub(super) fn reload(self: &Arc<Self>) {
         let mut state = self.state.lock();
         if state.lost.is_some() {

@@ -226,7 +226,7 @@ mod tests {
             residency.settle(now_ns);
             prop_assert_eq!(tenants.iter().map(byte_ns).sum::<u128>(), taken);
             prop_assert_eq!(byte_ns(&whole), taken);
-            // Models that left leave no state behind.
+            // No state remains of models that left.
             there.into_keys().for_each(|key| residency.leave(now_ns, &key));
             prop_assert!(residency.holders.is_empty() && residency.keys.is_empty() && residency.parts.is_empty());
         }

@@ -32,8 +32,8 @@ pub struct PendingRun(RunState);
 enum RunState {
     /// The run was not queued.
     Failed(Option<InferenceError>),
-    /// The run is queued, running or finished. The field order withdraws it before the answer
-    /// drops.
+    /// The run is queued, running or finished. Dropping `ticket` withdraws a queued run and stops a
+    /// running one; `answer` receives the reply.
     UnderWay { ticket: Ticket<ModelRun>, answer: oneshot::Receiver<RunReply> },
 }
 

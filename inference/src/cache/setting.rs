@@ -1,9 +1,10 @@
 //! Run settings of a model: concurrent runs and threads per run, changeable while the model is
 //! served.
 //!
-//! Sessions with a new number of threads are created beside the current ones before runs switch to
-//! them. Runs in progress finish in their old sessions. The old sessions then stay idle, ready for
-//! a change back, until [`ModelCache::retire_sessions`] ends them.
+//! Sessions with a new number of threads are created while runs still use the current sessions;
+//! then runs switch to the new sessions. Runs in progress finish in their old sessions. The old
+//! sessions then stay idle, ready for a change back, until [`ModelCache::retire_sessions`] ends
+//! them.
 
 use super::pool::{Pool, Pooled};
 use super::resident::Resident;

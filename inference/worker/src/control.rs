@@ -51,8 +51,8 @@ impl Control {
         Ok((Self(ours), theirs))
     }
 
-    /// Opens a connection for tensors of at most `bytes_max` bytes at a time, beside those in
-    /// `arena`, if given.
+    /// Opens a connection for tensors of at most `bytes_max` bytes at a time. Tensors in `arena`,
+    /// if given, do not count.
     pub fn connect(&self, bytes_max: u64, arena: Option<&File>) -> io::Result<WorkerConnection> {
         let (socket, theirs) = UnixStream::pair()?;
         let memory = tensor_memory(bytes_max)?;
@@ -80,13 +80,13 @@ impl Control {
     }
 }
 
-/// Waits until the worker is gone. The worker never sends anything.
+/// Waits until the worker has ended. The worker never sends anything.
 pub fn wait_for_end(control: &OwnedFd) {
     // `poll` reports a hang-up even without requested events.
     while poll(&mut [PollFd::new(control, PollFlags::empty())], None) == Err(Errno::INTR) {}
 }
 
-/// Receives the next message in the worker; returns `None` when the node is gone.
+/// Receives the next message in the worker; returns `None` when the node has ended.
 pub fn receive_control(control: &OwnedFd) -> io::Result<Option<ControlMessage>> {
     let mut packet = [0; 8];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];

@@ -12,7 +12,7 @@ const LINE_BYTES_MAX: usize = 1_000;
 const BYTES_PER_S_MAX: u64 = 2_000;
 /// Logged bytes after a quiet time.
 const BURST_BYTES_MAX: u64 = 20_000;
-/// Bytes that count for a line beside its text.
+/// Bytes that a line counts in addition to its text.
 const LINE_BYTES_BESIDE: u64 = 100;
 
 /// Pause between two reads while lines are dropped, and bytes per read: a worker that floods its

@@ -37,8 +37,8 @@ pub fn command(program: Option<&WorkerProgram>, subcommand: &str) -> Command {
     command
 }
 
-/// Ends a worker whose node is gone. SIGKILL is required, because `exit` makes the driver wait for
-/// its kernels.
+/// Ends a worker whose node has ended. SIGKILL is required, because `exit` makes the driver wait
+/// for its kernels.
 pub fn end_at_once() {
     let _ = kill_process(getpid(), Signal::KILL);
 }

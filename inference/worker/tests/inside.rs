@@ -36,7 +36,7 @@ fn attacked_by(attack: fn(&ConnectionFiles) -> Vec<&'static str>) -> (Vec<String
     let call = connection.call(&0, &mut (), Duration::from_secs(60), &Interrupt::default());
     let succeeded = call.unwrap();
     worker.join().unwrap();
-    // The node goes on using both.
+    // The node still uses both.
     write_memory(&connection.memory, &[1; 1_000], MIB - 1_000).unwrap();
     (succeeded, connection.memory.metadata().unwrap().len(), tensor.to_vec())
 }

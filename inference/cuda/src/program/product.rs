@@ -2,9 +2,9 @@
 //! and gives the same result in every run; nothing is benchmarked.
 //!
 //! The library computes the same operation as Weir's own kernels: one stride along the batch, a
-//! bias for columns, a residual, and no activation or ReLU. Another activation is a separate launch
-//! behind a large product. Other products stay with the kernels. So do small products, whose time is
-//! mostly launch overhead.
+//! bias for columns, a residual, and no activation or ReLU. After a large product, another
+//! activation is a separate launch. All other products stay with the kernels, including small
+//! products, whose time is mostly launch overhead.
 
 use super::bias::Biases;
 use super::{BufferLocation, Types};
@@ -50,7 +50,7 @@ pub struct LibraryGemm<B> {
     pub(crate) workspace_bytes: u64,
 }
 
-/// A node's product for the library, and the launches behind it that complete the node.
+/// A node's product for the library, and the subsequent launches that complete the node.
 #[derive(Debug)]
 pub(crate) struct LibraryProduct<B> {
     pub(crate) product: LibraryGemm<B>,

@@ -9,8 +9,9 @@ use weir_types::ModelId;
 
 /// Consecutive deaths after which a model is quarantined.
 const DEATHS_MAX: u32 = 2;
-/// The most models of a tenant with a record. Beyond this, the tenant's oldest record is dropped,
-/// and those of models that are not quarantined first.
+/// Maximum number of models of one tenant for which worker deaths are recorded. A new record beyond
+/// this number removes the tenant's oldest record of a model that is not quarantined; if all are
+/// quarantined, the oldest record.
 const RECORDS_PER_TENANT_MAX: usize = 256;
 
 /// Consecutive deaths of workers by model.

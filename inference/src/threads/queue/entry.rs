@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use weir_types::TenantId;
 
-/// A group of jobs with a common limit on concurrent runs: the jobs of one model, or of several
-/// models of a tenant that take turns. Identified by a number.
+/// A group of jobs in the run queue that share a limit on concurrent runs: the jobs of one model,
+/// or of several models of one tenant that take turns. `number` identifies the lane.
 #[derive(Clone)]
 pub(crate) struct Lane {
     /// Unique among all lanes that the device has had.

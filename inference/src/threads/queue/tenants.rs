@@ -9,8 +9,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 use weir_types::TenantId;
 
-/// Largest run time by which a tenant falls behind the others, so that a single long run does not
-/// keep its tenant out for as long.
+/// Maximum run time by which a tenant can exceed the others. The limit bounds how long a tenant
+/// waits after a single long run.
 const BEHIND_NS_MAX: u64 = 1_000_000_000;
 /// Least charge for a run.
 const RUN_NS_MIN: u64 = 1_000;
