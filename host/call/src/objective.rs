@@ -63,8 +63,8 @@ impl Objective {
         *self == Self::default()
     }
 
-    /// Returns the outcome of a call that took `time`. None without an objective, or if the caller
-    /// was gone.
+    /// Returns the outcome of a call that took `time`. `None` without an objective, or if the
+    /// caller disconnected.
     pub fn outcome(&self, failed: Option<ErrorCode>, time: Duration) -> Option<ObjectiveOutcome> {
         match failed {
             _ if self.is_none() => None,

@@ -70,8 +70,8 @@ pub fn status(code: ErrorCode) -> StatusCode {
         | Code::IntermediateLost
         | Code::WorkerLost
         | Code::ModelQuarantined => StatusCode::SERVICE_UNAVAILABLE,
-        // nginx's "client closed request". The client is gone, but logs and metrics show the
-        // status.
+        // nginx's "client closed request". The client has disconnected, but logs and metrics show
+        // the status.
         Code::Cancelled => StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST),
     }
 }

@@ -2,10 +2,10 @@
 //! this node's devices may evict.
 //!
 //! Placements come from a scheduler: this node's own, or the one of the cluster's dispatcher. The
-//! scheduler is a pure state machine behind one lock, which is held for one `handle` at a time.
-//! Most invocations are placed by the `handle` call that announces them; the others wait until a
-//! later event starts them. A node that loses its dispatcher places its invocations on its own
-//! devices until there is a new dispatcher. Waiting invocations are announced again, so none is
+//! scheduler is a pure state machine protected by one lock, which is held for one `handle` at a
+//! time. Most invocations are placed by the `handle` call that announces them; the others wait
+//! until a later event starts them. A node that loses its dispatcher places its invocations on its
+//! own devices until there is a new dispatcher. Waiting invocations are announced again, so none is
 //! lost.
 
 mod asking;

@@ -191,7 +191,7 @@ impl Models {
         models.filter_map(|versions| versions.values().next_back().cloned()).collect()
     }
 
-    /// The bytes of all versions of the models of `tenant`, as they were pushed.
+    /// Total size of the pushed files of all versions of the tenant's models.
     pub fn stored_bytes(&self, tenant: &TenantId) -> u64 {
         let known = self.read_known();
         let models = known.tenants.get(tenant).into_iter().flat_map(BTreeMap::values);

@@ -38,7 +38,7 @@ impl Dialect {
 pub struct ApiError {
     pub code: ErrorCode,
     pub text: String,
-    /// Estimate behind a rejection by admission control.
+    /// Estimate that caused a rejection by admission control.
     pub slo: Option<Box<SloRefusal>>,
     /// Seconds after which the request may succeed, if they are known.
     pub retry_after_s: Option<u64>,

@@ -242,7 +242,8 @@ impl Gateway {
 
     async fn call_route(&self, caller: Caller, mut request: Request, id: &RequestId) -> Response {
         if let Some(call) = request.uri().path().strip_prefix("/fn/") {
-            // Keep only the length of the name: the request itself goes on to the function.
+            // Keep only the length of the name, because the request itself is moved to the
+            // function.
             let name_len = name_len(call);
             if let Err(error) = caller.check_call(&table::CALL, request.method(), &call[..name_len]) {
                 return error.into_response();

@@ -26,7 +26,7 @@ const FORM_BYTES_MAX: u64 = 512 << 10;
 /// File of an upload, still arriving.
 pub(super) type UploadStream = BoxStream<'static, Result<Bytes, axum::Error>>;
 
-/// Options of an upload in the query, besides the manifest.
+/// Options of an upload in the query, in addition to the manifest.
 #[derive(Debug, Default)]
 pub(super) struct UploadOptions {
     /// Rejects a component with imports that the manifest does not grant.

@@ -20,8 +20,8 @@ pub(super) struct ReceivedUpload<Manifest> {
     pub(super) place: UploadPermit,
 }
 
-/// Receives an upload of `caller` into a file beside `blobs`. Fails above the limits on concurrent
-/// uploads.
+/// Receives an upload of `caller` into a file in the folder of `blobs`. Fails above the limits on
+/// concurrent uploads.
 pub(super) async fn receive<Manifest: DeserializeOwned>(
     node: &NodeState,
     caller: &Caller,

@@ -50,8 +50,7 @@ pub(super) trait VersionedResource: DeploymentKind {
     }
 }
 
-/// The routes below `/v1/{collection}`. `deploy` serves the path of a name, beside the other
-/// methods.
+/// The routes below `/v1/{collection}`. `deploy` adds methods to the path of a name.
 pub(super) fn routes<K: VersionedResource>(
     collection: &str,
     access: RouteAccess,

@@ -15,7 +15,7 @@ pub(crate) enum AddressClass {
     LinkLocal,
     /// RFC 1918.
     Private,
-    /// `100.64.0.0/10`, behind carriers' address translation.
+    /// `100.64.0.0/10`, the shared address space of carrier-grade NAT (RFC 6598).
     Shared,
     /// `fc00::/7`.
     UniqueLocal,

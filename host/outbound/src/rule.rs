@@ -90,8 +90,8 @@ struct Parts<'a> {
     port: Option<&'a str>,
 }
 
-/// Splits the port off. IPv6 addresses have one only behind brackets, and IPv6 ranges also behind
-/// their length.
+/// Splits the port off. A port after an IPv6 address requires brackets around the address. A port
+/// after an IPv6 range may also follow the prefix length.
 fn split(text: &str) -> Option<Parts<'_>> {
     if let Some(rest) = text.strip_prefix('[') {
         let end = rest.find(']')?;

@@ -19,7 +19,7 @@ pub struct GpusConfig {
     pub libraries: GpuLibraries,
 }
 
-/// NVIDIA libraries used on GPUs, besides the driver.
+/// NVIDIA libraries used on GPUs, in addition to the driver.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GpuLibraries {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use weir_gateway::Threads;
 
-/// The time limit for guests to unwind once their requests are gone.
+/// The time limit for guests to unwind after their requests were dropped.
 const GUEST_SHUTDOWN: Duration = Duration::from_secs(1);
 
 /// The thread pools. Gateway I/O has separate threads, so that health checks respond while every

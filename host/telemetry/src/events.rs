@@ -18,7 +18,7 @@ pub const EVENTS_MAX: usize = 500;
 const TEXT_BYTES_MAX: usize = 512;
 /// Time in which a repeated event is counted instead of added.
 const REPEAT_MS: u64 = 60_000;
-/// Events that a follower may fall behind.
+/// Events that are buffered for a follower.
 const FOLLOW_LEN_MAX: usize = 256;
 
 /// An event to record.
@@ -115,7 +115,7 @@ impl EventLog {
     }
 
     /// New events of all tenants and of the node; for a client, only those that it may
-    /// [see](visible). A receiver that falls behind continues with [`list`](Self::list).
+    /// [see](visible). A receiver that misses events reads them from [`list`](Self::list).
     pub fn follow(&self) -> broadcast::Receiver<Event> {
         self.news.subscribe()
     }

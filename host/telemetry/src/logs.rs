@@ -16,7 +16,7 @@ use weir_types::api::LogLine;
 
 /// Length limit of a line; the text after it starts a new line.
 pub const LINE_BYTES_MAX: usize = 8 << 10;
-/// Lines that a follower may fall behind.
+/// Lines that are buffered for a follower.
 const FOLLOW_LEN_MAX: usize = 256;
 /// Half of the capacity, in lines, below which a ring does not shrink.
 const ROOM_LEN_MIN: usize = 8;

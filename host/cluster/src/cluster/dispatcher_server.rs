@@ -40,7 +40,7 @@ pub fn answer_link(
     Body::from_stream(tell(commands, hearing, cluster.heartbeat, stop.clone())).into_response()
 }
 
-/// Streams commands, with heartbeats between them, until the other node or this one is gone.
+/// Streams commands, with heartbeats between them, until either node stops or disconnects.
 fn tell(
     commands: mpsc::Receiver<DispatcherCommand>,
     hearing: AbortOnDropHandle<()>,

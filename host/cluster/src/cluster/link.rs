@@ -21,11 +21,11 @@ use tokio_util::io::StreamReader;
 use tokio_util::sync::CancellationToken;
 use weir_tls::NodeIdentity;
 
-/// The number of messages that may wait to be sent over a link; a link that falls further behind is
+/// The maximum number of messages that wait to be sent over a link. A link with more messages is
 /// closed.
 pub(super) const MESSAGES_MAX: usize = 65_536;
-/// The size limit of a message. The longest ones list resident models and running invocations with
-/// the parts of their models.
+/// The size limit of a message. The longest messages list resident models and running invocations
+/// with the parts of their models.
 const LINE_BYTES_MAX: usize = 8 << 20;
 /// The pause before the node tries to reach the dispatcher again.
 const RETRY: Duration = Duration::from_millis(200);

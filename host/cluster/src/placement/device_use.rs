@@ -34,7 +34,7 @@ struct Recorded {
     requests: Vec<DeviceRequest>,
     /// The number of the next request.
     next: u64,
-    /// How the call has ended, while requests that it left behind are still on the device.
+    /// How the call has ended, while some of its requests are still on the device.
     end: Option<CallEnd>,
 }
 

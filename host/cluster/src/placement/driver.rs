@@ -228,8 +228,8 @@ impl PlacementDriver {
         self.expect(unlinked)
     }
 
-    /// Records that a node has announced everything, or is gone. Returns the event that resumes the
-    /// scheduler, unless it waits for other nodes.
+    /// Records that a node has announced all its invocations, or has left. Returns the event that
+    /// resumes the scheduler, unless other nodes are still awaited.
     pub(super) fn expect_no_more(&mut self, node: NodeId) -> Option<Event> {
         (self.awaited.remove(&node) && self.awaited.is_empty()).then_some(Event::Resumed)
     }

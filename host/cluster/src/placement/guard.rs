@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use weir_types::InvocationId;
 use weir_types::Ordinal;
 
-/// A placement. Dropping it ends the invocation for the scheduler, once the device has ended the
-/// runs that it left behind.
+/// A placement. Dropping the guard ends the invocation for the scheduler, once the device has ended
+/// the invocation's remaining runs.
 pub struct PlacementGuard {
     pub(super) placements: Arc<Placements>,
     pub(super) invocation: InvocationId,

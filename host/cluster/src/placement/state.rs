@@ -18,7 +18,7 @@ use weir_scheduler::{Action, Arrival, Estimate, PlacementHistory, PlacementRecor
 use weir_types::Ordinal;
 use weir_types::{ErrorCode, InvocationId, ModelId, TenantId};
 
-/// The state behind the placements' lock.
+/// The state that the lock of [`Placements`] protects.
 pub(super) struct PlacementState {
     pub(super) placer: Placer,
     pub(super) waiting: HashMap<InvocationId, WaitingCall>,
@@ -115,7 +115,7 @@ pub(super) enum PlacementRefusal {
     Rejected(Rejection, Estimate),
     /// The chosen node has left.
     HasLeft,
-    /// The scheduler is gone.
+    /// The scheduler was dropped.
     NoAnswer,
 }
 
@@ -132,8 +132,8 @@ impl PlacementState {
         evict: Vec<ModelId>,
     ) {
         let Some(waiting) = self.waiting.remove(&invocation) else {
-            // The invocation is gone, but the room that it was to make may be counted on by later
-            // placements.
+            // The invocation has left, but later placements may rely on the evictions that its
+            // placement allowed.
             if let (None, Some(device)) = (elsewhere, device) {
                 self.residency.allow(device, evict);
             }

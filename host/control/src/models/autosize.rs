@@ -3,7 +3,7 @@
 //!
 //! A model whose owner requests it (`autosize` in the manifest) is resized at each of its
 //! intervals, on every device that has it in memory, for the share of the rate that this device
-//! receives. The change happens beside running inferences: new sessions are created first, then the
+//! receives. The change does not interrupt inferences: new sessions are created first, then the
 //! model switches to them, and the old sessions are kept for a while. A model that is evicted and
 //! reloaded starts with default sizes until its next interval.
 

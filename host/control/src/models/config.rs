@@ -24,8 +24,8 @@ pub struct ModelsConfig {
     /// Operators that models may use in addition to those of `ai.onnx`, of `ai.onnx.ml`, and of
     /// `com.microsoft` that ONNX Runtime's optimizer makes: `DOMAIN.OPERATOR`, `DOMAIN.*`, or `*`.
     pub operators_allowed: Vec<OperatorPattern>,
-    /// Path of `libonnxruntime.so`, if the library is neither beside the binary nor in the loader's
-    /// search path.
+    /// Path of `libonnxruntime.so`, if the library is neither next to the executable nor in the
+    /// loader's search path.
     pub onnxruntime: Option<PathBuf>,
     /// Time after its last use at which a model leaves the memory of an accelerator, for models
     /// whose manifest has no `keep_alive_ms`. On the CPU, such models stay until room is needed.

@@ -1,8 +1,9 @@
 //! Where the files of models are: in memory, on the node's disk, or in the cluster's object store. The
 //! scheduler estimates loads by this.
 //!
-//! The system moves files between memory and disk without notice, so the node looks at them: at once
-//! after a push, a fetch and a load, and periodically at those that were in memory or on disk.
+//! The system moves files between memory and disk without notice, so the node looks at the files:
+//! immediately after a push, a fetch and a load, and periodically at files that were in memory or
+//! on disk.
 
 use super::{ModelEntry, Models};
 use parking_lot::Mutex;
@@ -43,7 +44,7 @@ impl Drop for FirstFetch<'_> {
 }
 
 impl StagingWatch {
-    /// Has the files of a model looked at soon.
+    /// Schedules a look at the files of a model.
     pub(super) fn note(&self, model: &ModelId) {
         self.moved.lock().insert(model.clone());
         self.notify.notify_one();
@@ -53,8 +54,9 @@ impl StagingWatch {
         std::mem::take(&mut *self.moved.lock()).into_iter().collect()
     }
 
-    /// Begins a fetch; `None` if another call fetches the model already. Fetches that join another
-    /// one take less time than their bytes would.
+    /// Begins a fetch of `model`. Returns `None` if another call is already fetching it. Only the
+    /// first fetch is measured: a fetch that joins it takes less time than a transfer of all bytes,
+    /// so its rate would be too high.
     fn first_fetch<'a>(&'a self, model: &'a ModelId) -> Option<FirstFetch<'a>> {
         let is_first = self.fetched.lock().insert(model.clone());
         is_first.then(|| FirstFetch(self, model))
@@ -99,7 +101,8 @@ impl Models {
         if self.blobs().is_shared() { StorageTier::ObjectStore } else { StorageTier::Disk }
     }
 
-    /// Looks at the files of models. A model that is gone is where it is unless reported.
+    /// Looks at the files of models. Reports no bytes for a removed model, so the scheduler assumes
+    /// that its files are in the origin.
     async fn look_at(&self, models: Vec<ModelId>) -> Vec<StagedModel> {
         let mut looks = Vec::new();
         for model in models {

@@ -15,7 +15,7 @@ const AT_ONCE_MAX: usize = 64;
 /// The time limit of a notification; an unreachable node lets the intermediate expire.
 const TIME_MAX: Duration = Duration::from_secs(1);
 
-/// The sender of notifications. Cheap to clone; the task behind it ends with the last clone.
+/// The sender of notifications. Cheap to clone; its task ends with the last clone.
 #[derive(Debug, Clone)]
 pub(super) struct ReleaseNotifier(Option<Arc<Telling>>);
 

@@ -31,7 +31,7 @@ use weir_types::api::{ProfileEvent, ProfileRequest};
 const BODY_BYTES_MAX: usize = 64 << 10;
 /// Events buffered for a slow reader. The measurement pauses while the buffer is full.
 const EVENTS_MAX: usize = 16;
-/// Keep-alive interval, by which the node notices a client that is gone.
+/// Keep-alive interval. The node notices within this time that a client has disconnected.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// `POST /v1/models/{name}/profile`, answered with newline-delimited JSON; readers skip empty

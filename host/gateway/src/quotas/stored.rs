@@ -6,7 +6,7 @@ use weir_types::{ErrorCode, Name, TenantId};
 
 impl NodeState {
     /// Rejects an upload that would take the tenant beyond its quota of stored bytes. Versions with
-    /// equal content count each.
+    /// equal content are counted separately.
     pub(crate) fn check_stored_bytes(&self, tenant: &TenantId, bytes: u64) -> Result<(), ApiError> {
         let bytes_max = self.permits.quotas.values(tenant).stored_bytes_max;
         if bytes_max == u64::MAX {

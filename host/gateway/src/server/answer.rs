@@ -42,7 +42,7 @@ pub(super) struct AnswerBody {
     answer: Arc<ResponseTracker>,
     /// Whether the end waits until few bytes are left.
     is_end_held: bool,
-    /// Trailers behind bytes that still wait.
+    /// Trailers that follow bytes that still wait.
     trailers: Option<HeaderMap>,
     has_ended: bool,
 }

@@ -16,8 +16,8 @@ use weir_inference::Tensor;
 use weir_protocol::{InferenceRequest, InputData, Parameters, RawInput, RequestError, RequestedOutput};
 use weir_types::{ElementType, ErrorCode, Port, Shape};
 
-/// Alignment of the data behind the JSON, so that models can use the first tensor, and later
-/// tensors if the sizes allow it, without a copy.
+/// Alignment of the data after the JSON, in bytes. Models can therefore use the first tensor, and
+/// later tensors if the sizes allow it, without a copy.
 const ALIGNMENT_BYTES: usize = 64;
 /// Divisor for the work on binary data, relative to JSON: most binary data is not inspected.
 const BINARY_WEIGHT: usize = 16;
@@ -75,7 +75,7 @@ impl Wire {
         })
     }
 
-    /// Returns the number of bytes to leave free before the body, so that the data behind the JSON
+    /// Returns the number of bytes to leave free before the body, so that the data after the JSON
     /// is aligned.
     fn lead(&self) -> usize {
         self.json_bytes.map_or(0, |json| json.wrapping_neg() % ALIGNMENT_BYTES)

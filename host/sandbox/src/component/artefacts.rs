@@ -1,10 +1,10 @@
 //! Artefact files, verified before they are mapped.
 //!
 //! An artefact is machine code, so a changed byte can crash the node or change answers. After the
-//! compiler process has ended, the node hashes the artefact and stores the hash in a file beside
-//! it. Before a file is mapped, its contents are hashed and compared, once for each file and start
-//! of the node. The hash file is durable before the artefact is renamed: after a crash, an artefact
-//! without its own hash differs, and is compiled again.
+//! compiler process has ended, the node hashes the artefact and stores the hash in a file in the
+//! same folder. Before a file is mapped, its contents are hashed and compared, once for each file
+//! and start of the node. The hash file is durable before the artefact is renamed. After a crash,
+//! an artefact therefore either matches its hash file or is compiled again.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use weir_types::ContentHash;
 
-/// Name of the folder of blobs that were set aside, beside the folders of blobs.
+/// Name of the folder of blobs that were set aside, in the parent of the blob folders.
 const ASIDE: &str = "aside";
 /// The time after which a blob that was set aside is removed.
 const GRACE: Duration = Duration::from_secs(24 * 3_600);

@@ -79,8 +79,8 @@ impl Blobs {
         fits && self.check_room(bytes.saturating_add(free_bytes_min)).await.is_ok()
     }
 
-    /// Removes the least recently requested blobs until the rest takes at most `bytes_max`: they
-    /// can be fetched again.
+    /// Removes the least recently requested blobs until the rest takes at most `bytes_max`. Removed
+    /// blobs can be fetched again.
     async fn trim(&self, bytes_max: u64) -> std::io::Result<()> {
         let folder = self.folder.clone();
         let sweep = self.in_use.sweep(HashSet::new);

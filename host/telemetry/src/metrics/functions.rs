@@ -1,7 +1,7 @@
 //! Metrics of functions.
 //!
 //! The series of a function exist from its deployment until the last handle is dropped, after the
-//! function was deleted and its invocations have ended. Deleted functions leave no series behind.
+//! function was deleted and its invocations have ended. Then the series are removed.
 
 use super::time_buckets;
 use http::StatusCode;
@@ -42,8 +42,8 @@ struct OutcomeLabels {
     status: StatusLabel,
 }
 
-/// An HTTP status as a label. Functions choose their statuses, so only registered ones have series
-/// of their own; the others share one per class.
+/// An HTTP status as a label. Functions choose their statuses, so each registered status has its
+/// own series; the other statuses of a class share one series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum StatusLabel {
     Registered(u16),

@@ -18,7 +18,7 @@ use weir_inference::{Completion, Tensor};
 use weir_types::api::ErrorBody;
 use weir_types::{ElementType, ErrorCode, Name, Shape, TenantId, Version};
 
-/// Size limit of the description of the outputs, besides their data.
+/// Size limit of the description of the outputs, without their data.
 const DESCRIPTION_BYTES_MAX: u64 = 1 << 20;
 
 /// Encoded inference, which can be sent repeatedly.

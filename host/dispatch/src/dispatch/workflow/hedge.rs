@@ -1,9 +1,9 @@
 //! Hedged steps: a second copy of a step that takes unusually long. The first success wins, and the
 //! other copy is dropped.
 //!
-//! The second copy goes to another node that has the models in memory, or else to another device
-//! here that has them, or else it runs beside the first copy. No scheduler places it: it uses
-//! loaded models only, and [`Hedge`] bounds the number of copies.
+//! The second copy runs on another node that has the models in memory, or else on another local
+//! device that has them, or else on the device of the first copy. No scheduler places it, because
+//! it uses only loaded models, and [`Hedge`] bounds the number of copies.
 
 use super::super::Dispatch;
 use super::steps::{NamedTensors, Steps, handles};

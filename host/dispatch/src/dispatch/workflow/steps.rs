@@ -94,7 +94,7 @@ impl Steps {
             let Some((step, outputs)) = ended else { continue };
             names.retain(|begun| *begun != step);
             let outputs = outputs.map_err(|fault| named(plan, step, fault))?;
-            run.finished(step, outputs).map_err(|error| not_gone_on(plan, step, &error))?;
+            run.finished(step, outputs).map_err(|error| output_mismatch_fault(plan, step, &error))?;
         }
     }
 
@@ -250,7 +250,7 @@ impl Steps {
         while !pins.is_empty() {
             let mut health: Vec<_> = pins.iter().map(|pin| pin.device().cache.health()).collect();
             // Lost pins are dropped: a step would otherwise wait for a model that is reloaded only
-            // after they are gone.
+            // after its lost pins are dropped.
             pins.retain(|pin| !pin.pin().is_lost());
             let changes = health.iter_mut().map(|health| health.changed().boxed());
             if futures::future::select_all(changes).await.0.is_err() {
@@ -296,9 +296,10 @@ fn unknown() -> Fault {
     Fault::new(ErrorCode::Internal, "the target of the step is unknown")
 }
 
-/// The fault for outputs of a step that do not fit the plan. A function has violated its declared
-/// outputs; the output shapes of models follow from the inputs of the workflow.
-fn not_gone_on(plan: &Plan, step: usize, error: &RunError) -> Fault {
+/// Returns the fault for a step whose outputs do not match the plan. If the step is a function, the
+/// function is at fault, because its outputs differ from the declared ones. Otherwise the caller is
+/// at fault, because the inputs of the workflow determine the output shapes.
+fn output_mismatch_fault(plan: &Plan, step: usize, error: &RunError) -> Fault {
     let code = match plan.steps().get(step).map(|step| &step.action) {
         Some(StepAction::Run(Some(pinned))) if pinned.kind == TargetKind::Function => ErrorCode::GuestError,
         _ => ErrorCode::InvalidRequest,
