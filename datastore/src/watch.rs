@@ -1,9 +1,9 @@
 //! Watches: ordered and gapless changes below a prefix.
 //!
-//! A watch ends when its reader drops it, when the reader falls so far behind that the buffer is
-//! full ([`WatchEnd::Lagged`]), or when the store closes. A lagged reader lists again and watches
-//! from the revision of the listing. No change is skipped silently, and a slow reader never delays
-//! a writer.
+//! A watch ends when its reader drops it, when the reader is so slow that the buffer is full
+//! ([`WatchEnd::Lagged`]), or when the store closes. A lagged reader lists again and watches from
+//! the revision of the listing. No change is skipped silently, and a slow reader never delays a
+//! writer.
 
 use crate::{Entry, Key, Prefix, Revision};
 use std::collections::VecDeque;
@@ -88,7 +88,7 @@ impl Feed {
     }
 
     /// Sends `change` without waiting for the reader. Returns false if the watch has ended because
-    /// the reader is gone or too slow.
+    /// the reader dropped it or is too slow.
     pub(crate) fn offer(&self, change: Change) -> bool {
         match self.live.try_send(change) {
             Ok(()) => true,
@@ -105,12 +105,12 @@ impl Feed {
         self.lagged.store(true, Ordering::Release);
     }
 
-    /// Whether the reader is gone.
+    /// Whether the reader has dropped the watch.
     fn is_closed(&self) -> bool {
         self.live.is_closed()
     }
 
-    /// Waits until the reader is gone.
+    /// Waits until the reader has dropped the watch.
     pub(crate) async fn closed(&self) {
         self.live.closed().await;
     }

@@ -88,8 +88,8 @@ codes! {
     ObjectNotFound = "object-not-found";
     /// The tenant has no API key of this name.
     KeyNotFound = "key-not-found";
-    /// An intermediate result that a workflow step left on a node is gone: the node was lost, or
-    /// the result expired. The client should retry.
+    /// An intermediate result that a workflow step left on a node no longer exists: the node was
+    /// lost, or the result expired. The client should retry.
     IntermediateLost = "intermediate-lost";
     /// The record of the asynchronous invocation has expired.
     InvocationExpired = "invocation-expired";

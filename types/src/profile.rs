@@ -39,7 +39,7 @@ pub struct Measured {
     pub latency_p95_ns: u64,
     /// Throughput in items per second, waits included.
     pub throughput_per_s: f64,
-    /// Memory besides the shared weights: sessions, and the inputs, outputs and intermediate
+    /// Memory without the shared weights: sessions, and the inputs, outputs and intermediate
     /// results of active runs.
     pub memory_bytes: u64,
 }

@@ -132,8 +132,8 @@ impl Continuity {
         self.settled.cancel();
     }
 
-    /// Changes the identity that the data had before. Without effect if another client was first, or
-    /// if the identity is another one or gone.
+    /// Replaces the identity of the data. Has no effect if another client replaced or removed the
+    /// identity first.
     async fn change_identity(&self) {
         let Some(identity) = self.identity.get() else { return };
         for _ in 0..CHANGES_MAX {

@@ -56,7 +56,7 @@ struct EtcdWatcher {
 }
 
 impl EtcdWatcher {
-    /// Delivers changes to `feed` until its reader is gone or changes were missed.
+    /// Delivers changes to `feed` until its reader is dropped or changes were missed.
     async fn follow(mut self, mut stream: WatchStream, feed: &Feed) {
         loop {
             let failure = match stream.next().await {

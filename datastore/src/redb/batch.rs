@@ -257,7 +257,7 @@ impl WriterCommand {
         }
     }
 
-    /// Answers the command with `error`. The caller may be gone.
+    /// Answers the command with `error`. The caller may have stopped waiting.
     fn fail(self, error: &Error) {
         match self {
             Self::Commit { reply, .. } => drop(reply.send(Err(error.clone()))),
@@ -268,7 +268,7 @@ impl WriterCommand {
 }
 
 impl BatchReply {
-    /// Sends the answer, or the failure of the whole batch. The caller may be gone.
+    /// Sends the answer, or the failure of the whole batch. The caller may have stopped waiting.
     fn give(self, shared: &RedbShared, failed: Option<&Error>) {
         let failed = failed.cloned();
         match self {

@@ -38,7 +38,7 @@ pub struct Matrix {
     pub offset: usize,
     /// Strides between matrices along each dimension of the batch; 0 where the operand broadcasts.
     pub batch_strides: Vec<usize>,
-    /// Stride between rows as they lie in memory.
+    /// Stride between rows in memory.
     pub row_stride: usize,
     /// Whether rows in memory are the columns of the matrix.
     pub transposed: bool,

@@ -18,9 +18,9 @@ fn number(float: f32) -> Instruction {
     Instruction::Constant(Scalar::Float(float))
 }
 
-/// Lower `(x - mean) / sqrt(variance + epsilon) * scale + shift` for each channel, as one factor
-/// and one summand. If both are known, only they remain, and a preceding convolution can absorb
-/// them.
+/// Lower `(x - mean) / sqrt(variance + epsilon) * scale + shift` to one multiplication and one
+/// addition for each channel. If the factor and the summand are constants, they are computed at
+/// compile time, and a preceding convolution can absorb them.
 pub(super) fn batch(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     if call.flag("training_mode") || call.wants(1) || call.int("is_test") == Some(0) {
         return Err(call.unsupported("training is"));
