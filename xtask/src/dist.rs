@@ -20,11 +20,11 @@ use std::path::{Path, PathBuf};
 /// The tarball contains `weir` with its dashboard, ONNX Runtime, an example with its model, the
 /// licences of all packages and a bill of materials. It runs on Linux of the same architecture with
 /// only the C and C++ libraries: the program contains the templates of `weir new`, and finds ONNX
-/// Runtime beside itself. The package for pip has the program and the Python client, and depends on
-/// that of ONNX Runtime.
-/// The package for npm (made where `npm` is installed) has the program and ONNX Runtime.
-/// The package for Debian (made where `dpkg-deb` is installed) has both, and a service of systemd.
-/// The Containerfile at the top of the repository makes an image from the tarball's folder.
+/// Runtime in its own folder. The package for pip contains the program and the Python client, and
+/// depends on the `onnxruntime` package. The package for npm (made where `npm` is installed)
+/// contains the program and ONNX Runtime. The package for Debian (made where `dpkg-deb` is
+/// installed) contains both, and a systemd service. The Containerfile at the top of the repository
+/// makes an image from the tarball's folder.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DistArgs {
     /// Install each package in a clean place, and run the example on a node there

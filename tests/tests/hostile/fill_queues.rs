@@ -6,7 +6,8 @@ use weir_tests::function;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn queues_full_of_urgent_calls_affect_no_other_tenant() {
-    // The gate of one function takes 128 calls: several functions reach the limits behind it.
+    // The gate of one function admits 128 calls, so only several functions together reach the later
+    // limits.
     attack(node(), async |attacker| {
         let names = ["a", "b", "c"];
         for name in names {

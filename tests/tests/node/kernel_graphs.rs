@@ -26,7 +26,7 @@ fn example(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/kernel-graphs")).join(name)
 }
 
-/// An example as an upload, with the PTX beside its CUDA C.
+/// An example as an upload, with its CUDA C and the PTX.
 pub(crate) fn packed(name: &str) -> Value {
     let folder = example(name);
     let graph: Value =

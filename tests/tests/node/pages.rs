@@ -97,7 +97,7 @@ async fn ambiguous_heads_are_rejected() {
     }
 }
 
-/// A proxy that looks at the length alone takes the bytes behind it for another request.
+/// A proxy that reads only the length would take the subsequent bytes for another request.
 #[tokio::test]
 async fn request_with_length_and_chunks_is_rejected() {
     let node = TestNode::start().await;

@@ -176,7 +176,7 @@ impl Change {
     }
 
     /// Checks that existing functions and models work. A change of a disconnected client may still
-    /// complete meanwhile, so a function or model that is gone afterwards is not checked.
+    /// complete meanwhile, so a function or model that no longer exists is not checked.
     async fn check(self, node: &TestNode) {
         if node.function("f").await.is_ok() {
             let answer = node.get("/fn/f/x").await;

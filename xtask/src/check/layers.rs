@@ -45,7 +45,7 @@ fn dependencies(root: &str, sources: &[&RustFile]) -> Dependencies {
     dependencies
 }
 
-/// The first segments behind `crate::`, also those in braces.
+/// The first path segments after `crate::`, also those in braces.
 fn names(code: &str) -> Vec<String> {
     let mut names = Vec::new();
     for (at, prefix) in code.match_indices("crate::") {

@@ -92,7 +92,7 @@ fn fields(inside: &str) -> usize {
     count
 }
 
-/// The names behind a keyword, and where the keyword is.
+/// The names after a keyword, and the positions of the keyword.
 fn items<'a>(code: &'a str, keyword: &'a str) -> impl Iterator<Item = (String, usize)> + 'a {
     let is_name = |c: char| c.is_alphanumeric() || c == '_';
     code.match_indices(keyword).filter_map(move |(at, _)| {

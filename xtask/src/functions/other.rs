@@ -23,7 +23,7 @@ struct Function {
     world: Option<String>,
 }
 
-/// Folders of build products beside the sources.
+/// Folders of build products among the sources.
 const PRODUCTS: [&str; 3] = ["__pycache__", "node_modules", "build"];
 
 /// Builds the function `name` unless its component is newer than all sources. `programs` and, with

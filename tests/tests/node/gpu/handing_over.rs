@@ -225,8 +225,8 @@ pub(super) async fn busy(node: &TestNode) -> [JoinHandle<()>; 2] {
     runs
 }
 
-/// Starts a call of [`WAITS`] behind endless CPU runs, and waits until it has left an intermediate
-/// on the device.
+/// Starts a call of [`WAITS`] after endless CPU runs, and waits until the call has left an
+/// intermediate on the device.
 async fn waiting(node: &TestNode) -> ([JoinHandle<()>; 2], JoinHandle<Answer>) {
     let blockers = busy(node).await;
     let client = TestClient::clone(node);

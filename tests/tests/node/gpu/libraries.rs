@@ -1,4 +1,4 @@
-//! CUDA libraries beside the driver: a node uses those that it finds, logs them once, and runs
+//! CUDA libraries other than the driver: a node uses those that it finds, logs them once, and runs
 //! without unusable libraries.
 
 use super::{ask, with_gpu};

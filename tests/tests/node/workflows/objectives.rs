@@ -71,7 +71,7 @@ async fn latency_estimate_is_the_longest_chain_of_steps() {
     let document = format!("slo_ms = 300\n{}", workflow(&steps.concat(), "last"));
     let SloRefusal { estimated_ns, slo_ns, .. } = estimate(&node, "w", &document).await;
     assert_eq!(slo_ns, Some(300 * MS));
-    // 100 + 400 + 100 ms, queued behind the held runs with unknown durations.
+    // 100 + 400 + 100 ms, queued after the held runs with unknown durations.
     let estimated_ms = estimated_ns / MS;
     assert!(estimated_ms >= 590, "{estimated_ms} ms");
     let counted = "weir_slo_inferences_total";

@@ -1,4 +1,4 @@
-//! The package for npm: the program, and ONNX Runtime beside it.
+//! The package for npm: the program, and ONNX Runtime in the same folder.
 
 use super::{HOMEPAGE, Release, SUMMARY};
 use crate::dist::check::Package;
