@@ -135,7 +135,7 @@ fn every_setting_is_documented_with_its_default() {
                     tables.push((path.clone(), value));
                     String::new()
                 }
-                // The default of a limit stands beside its cap, so only the cap is checked.
+                // The cell of a limit contains its default and its cap, so only the cap is checked.
                 Value::Number(_) | Value::Bool(_) | Value::String(_) if !BY_MACHINE.contains(&&*path) => {
                     format!("`{value}` |")
                 }

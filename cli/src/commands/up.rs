@@ -103,7 +103,8 @@ fn run_node(
     block_on(serve(config, init, work, output))
 }
 
-/// Runs a command that waits for signals, beside the node, which has its own runtimes.
+/// Runs a command that waits for signals in a separate runtime, because the node has its own
+/// runtimes.
 pub(crate) fn block_on(command: impl Future<Output = Result<()>>) -> Result<()> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
 }

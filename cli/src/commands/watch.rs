@@ -143,8 +143,8 @@ impl Files {
     }
 }
 
-/// Identities of the files behind stdout and stderr. A log in the project's folder must not trigger
-/// a deployment, which would write to the log again.
+/// Identities of the files that stdout and stderr write to. A log in the project's folder must not
+/// trigger a deployment, which would write to the log again.
 fn own_output() -> Vec<(u64, u64)> {
     [rustix::fs::fstat(std::io::stdout()), rustix::fs::fstat(std::io::stderr())]
         .into_iter()
@@ -168,7 +168,7 @@ fn is_source(top: &Path, path: &Path) -> bool {
         let name = name.to_string_lossy();
         name.starts_with('.') || name.ends_with('~') || name == "4913"
     });
-    // Python writes this folder beside the modules that it imports.
+    // Python writes this folder next to the modules that it imports.
     let cached = below.components().any(|part| part.as_os_str() == "__pycache__");
     !product && !scratch && !cached && !first.starts_with('.') && !NOT_WATCHED.contains(&&*first)
 }

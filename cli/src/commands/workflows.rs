@@ -53,12 +53,12 @@ enum WorkflowAction {
         /// Validate on the node without deploying
         #[arg(long)]
         dry_run: bool,
-        /// Latency objective of a call, overriding the document; calls that would miss it are
-        /// rejected at admission
+        /// Latency objective of each call, in milliseconds, instead of the objective in the
+        /// document; calls that would miss it are rejected at admission
         #[arg(long = "slo-ms", value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
         slo_ms: Option<u64>,
-        /// Maximum device cost of a call, overriding the document, in the unit of the node's prices
-        /// (scheduler.slo.prices)
+        /// Maximum device cost of each call, in the unit of the node's prices
+        /// (scheduler.slo.prices), instead of the maximum in the document
         #[arg(long, value_name = "COST")]
         cost_slo: Option<Cost>,
     },

@@ -59,7 +59,8 @@ fn embedded(folder: &TempDir) -> Result<Option<ModelParts>> {
     with_external_data(&model_file(folder.path()).unwrap())
 }
 
-/// The error for a model whose only weight outside is at `place`, beside a file of 24 bytes.
+/// The error for a model with one external weight at `place`, in a folder with a weights file of 24
+/// bytes.
 fn error(place: &[(&str, &str)]) -> String {
     let weights = [external("w", place), inside("c", b"1"), inside("b", b"2")];
     let folder = folder(&model(&weights), &[("weights.bin", &[7; 24])]);

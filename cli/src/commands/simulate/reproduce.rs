@@ -9,10 +9,10 @@ use weir_scheduler::sim::{Compared, Figure, Reproduction, SimulationError, repro
 
 /// Compare Weir's results with published and reference results
 ///
-/// First prints the numbers of "Locality-aware load balancing" and "Kernel-as-a-Service" beside
-/// those of an independent reference and of Weir. Then compares all policies at a working set of
-/// 35: under the papers' device rules, and with slots and batches. A missing reference means that
-/// no assumption reproduced the paper's number.
+/// First prints three columns for "Locality-aware load balancing" and "Kernel-as-a-Service": the
+/// published numbers, those of an independent reference, and those of Weir. Then compares all
+/// policies at a working set of 35: under the papers' device rules, and with slots and batches. A
+/// missing reference means that no assumption reproduced the paper's number.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(super) struct ReproduceArgs {
