@@ -88,8 +88,8 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         moved: Option<MeasuredTransfer>,
     },
-    /// Reports where a node would load models from that it has not reported by
-    /// [`Staged`](Self::Staged); the node's disk until then.
+    /// Reports the tier from which a node would load models that it has not reported by
+    /// [`Staged`](Self::Staged). Until then, this is the node's disk.
     Origin {
         /// The node.
         node: NodeId,

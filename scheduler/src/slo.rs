@@ -13,15 +13,15 @@
 //! 2. *Admission.* An invocation is admitted to a device if, at its place in that order, it and all
 //!    later invocations are expected to end by their due times, and if all models that any of them
 //!    expects in memory can stay there until then. Among several such places, the
-//!    [`PlacementPreference`] selects one. A model is loaded on a device with a line only if that
-//!    is worth it for the rejected invocations (`admission/crowding.rs`). Without a place, the
-//!    invocation is rejected at once with the best estimate.
+//!    [`PlacementPreference`] selects one. A model is loaded on a device with waiting invocations
+//!    only if the load is worth it for the rejected invocations (`admission/crowding.rs`). Without
+//!    a place, the invocation is rejected at once with the best estimate.
 //! 3. *Reservation.* Models that admitted invocations rely on are not evicted. No other invocation
 //!    starts on a device while an admitted invocation waits for it. A device that serves SLOs runs
 //!    at most as many invocations at once as it has slots.
-//! 4. *Other invocations.* An invocation without an SLO that has waited for 2 s gets a place as if
-//!    it had been admitted, at the end of a line; each device takes one such invocation at a time.
-//!    SLOs therefore never starve invocations without one.
+//! 4. *Other invocations.* An invocation without an SLO that has waited for 2 s is appended to a
+//!    timetable like an admitted invocation; each timetable contains at most one such invocation.
+//!    Invocations with SLOs therefore never starve those without.
 //! 5. *Trials.* An SLO may be impossible even on an idle cluster, because the model is loaded
 //!    nowhere or runs are expected to take longer. Such an invocation is admitted now and then
 //!    where it delays no other invocation. Otherwise the model would never be loaded, or its run

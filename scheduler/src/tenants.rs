@@ -235,7 +235,7 @@ impl Tenants {
         self.table.key(tenant).map_or(0, |key| self.table.get(key).running)
     }
 
-    /// Tenants with waiting invocations, furthest behind first.
+    /// Tenants with waiting invocations, the lowest virtual clock first.
     pub fn waiting(&self) -> impl Iterator<Item = TenantKey> {
         self.waiting.iter().map(|(_, tenant)| *tenant)
     }

@@ -1,4 +1,5 @@
-//! The pause of a scheduler that learns what runs already: arrivals wait until it knows.
+//! Pause of a scheduler while nodes report their running invocations. Arrivals wait until the pause
+//! ends.
 
 use super::Scheduler;
 use crate::{Action, Arrival, Event, Rejection};

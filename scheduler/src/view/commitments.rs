@@ -16,10 +16,10 @@ pub(super) struct Commitments {
     overdue_at: BTreeSet<(u64, InvocationId)>,
 }
 
-/// Expected lives after which an invocation is overdue.
+/// Multiple of the expected time from start to end after which an invocation is overdue.
 const LIVES: u64 = 4;
 
-/// Time added to these lives, for variation that does not depend on their length.
+/// Time added to that multiple, for variation that does not depend on the expected time.
 const SLACK_NS: u64 = 100_000_000;
 
 impl Commitments {

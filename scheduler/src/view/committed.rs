@@ -25,7 +25,8 @@ const SPREAD: f64 = 0.4;
 /// 3 % of its life, as for the hand-over between runs, needs no successor there.
 const IDLE: f64 = 0.1;
 
-/// The predicted work of one invocation.
+/// A commitment: the predicted work of one invocation, which counts as load of its device until the
+/// invocation ends.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Commitment {
     /// Device time of the invocation if it runs alone.
@@ -243,7 +244,8 @@ mod tests {
         let half = Commitment::new(100 * MS, 100 * MS, 100 * MS, 0);
         assert_eq!(wait_ns(&[half], 1, u64::MAX), 50 * MS, "half of the time, the slot is in use");
         assert_eq!(wait_ns(&[half; 4], 1, u64::MAX), 300 * MS);
-        // A run with a short hand-over waits for the rest of the run ahead, as one without.
+        // A run with a short hand-over waits for the rest of the earlier run, like a run without a
+        // hand-over.
         let handed_over = Commitment::new(1_000 * MS, 1_000 * MS, MS, 0);
         assert!(wait_ns(&[handed_over], 1, 30 * MS).abs_diff(30 * MS) < MS);
     }

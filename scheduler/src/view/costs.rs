@@ -9,13 +9,14 @@ use crate::{DeviceKey, Estimate, KindKey, LoadByTier, ModelKey, PlacementRequest
 use smallvec::SmallVec;
 use weir_types::{Cost, Platform};
 
-/// A load is mixed, and teaches nothing, if more than one part in this many of its bytes comes from
-/// other tiers than most of them.
+/// A load is mixed if more than one part in `MIXED_PART` of its bytes does not come from the tier
+/// that supplies the most bytes. The time of a mixed load is not learned.
 const MIXED_PART: u64 = 8;
 
 /// Assumed speed-up of an accelerator before `TRIALS` measured runs.
 const ACCELERATION: u64 = 8;
-/// Runs after which an accelerator is known: the first ones may include preparations.
+/// Measured runs after which the run time on an accelerator is reliable. The first runs may include
+/// preparations.
 const TRIALS: u64 = 2;
 
 impl View {
@@ -292,9 +293,9 @@ impl View {
     }
 }
 
-/// The time of a load whose bytes are in another place than at a measured load of the same model,
-/// which took `known_ns`. By size alone, the measured one would take `from_ns`, and this one `to_ns`.
-/// The model's own part of the time, such as for creating a session, does not depend on the place.
+/// Estimates the time of a load from a measured load of the same model, which took `known_ns` and
+/// read other tiers. By size alone, the measured load would take `from_ns`, and this load `to_ns`.
+/// The rest of the measured time, such as for creating a session, does not depend on the tier.
 fn adjusted_ns(known_ns: u64, from_ns: u64, to_ns: u64) -> u64 {
     if to_ns >= from_ns {
         return known_ns.saturating_add(to_ns - from_ns);

@@ -51,7 +51,7 @@ pub struct DeviceView {
     has_cpu_beside: bool,
 }
 
-/// An invocation that is granted models on a device.
+/// A grant: an invocation that may use its models on a device until it ends.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::view) struct DeviceGrant {
     pub(in crate::view) invocation: InvocationId,

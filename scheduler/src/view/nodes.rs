@@ -19,7 +19,7 @@ const KINDS_MAX: usize = 256;
 pub struct NodeView {
     pub(super) devices: Vec<DeviceKey>,
     pub(super) running: u32,
-    /// Where the node would load a model from that it has not reported.
+    /// The tier from which the node would load a model that it has not reported.
     origin: StorageTier,
     /// Times of loads onto the node's devices, by kind of device.
     loads: Bandwidths,

@@ -70,8 +70,8 @@ impl View {
         self.models.release(key);
     }
 
-    /// Records where a node would load models from that it has not reported. Returns false if the
-    /// node is unknown.
+    /// Records the tier from which a node would load models that it has not reported. Returns false
+    /// if the node is unknown.
     pub(crate) fn set_origin(&mut self, node: NodeId, origin: StorageTier) -> bool {
         let node = self.nodes.get_mut(&node);
         node.map(|node| node.set_origin(origin)).is_some()

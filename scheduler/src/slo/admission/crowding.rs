@@ -2,17 +2,17 @@
 //!
 //! While demand exceeds capacity, a load takes time from an invocation that would have met its SLO
 //! without the load, and gains nothing: the invocations admitted instead use another model. On a
-//! device with a line, a load therefore has to be worth it: the rejected work of its model must
-//! equal the time of several loads, times the number of devices with the model plus one. Clockwork
-//! (Gujarati et al., OSDI 2020) loads by the same measure: the most waiting work per copy. Here no
-//! invocation waits to provide that measure, and no model is excluded forever.
+//! device with waiting invocations, a load therefore has to be worth it: the rejected work of its
+//! model must equal the time of several loads, times the number of devices with the model plus one.
+//! Clockwork (Gujarati et al., OSDI 2020) loads by the same measure: the most waiting work per
+//! copy. Here no invocation waits to provide that measure, and no model is excluded forever.
 
 use super::AdmissionQueue;
 use crate::slo::timetable::{Timetable, TimetableEntry};
 use crate::{DeviceView, ModelKey, PlacementRequest, View};
 
-/// A device is crowded if its line takes more than this fraction (one part in `CROWDED_PART`) of
-/// the time until the arrival is due.
+/// A device is crowded if its waiting invocations take more than this fraction (one part in
+/// `CROWDED_PART`) of the time until the arrival is due.
 const CROWDED_PART: u64 = 3;
 
 /// The same fraction while invocations are rejected, that is, while demand exceeds capacity.

@@ -260,7 +260,8 @@ impl Wish<'_> {
 }
 
 impl AdmissionQueue {
-    /// A place at the end of the shortest line that has no invocation without an SLO yet.
+    /// A place at the end of the shortest timetable that does not yet contain an invocation without
+    /// an SLO.
     pub(super) fn at_the_end(&self, now_ns: u64, view: &View, request: &PlacementRequest) -> Option<Seat> {
         let wish = Wish { now_ns, view, request, due_at_ns: u64::MAX, cost_max: Cost::MAX };
         let mut lines: SmallVec<[_; 8]> = self

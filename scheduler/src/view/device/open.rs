@@ -96,7 +96,7 @@ impl DeviceView {
             let ready_at_ns = self.own(demands).map(ready_at_ns).max().unwrap_or(0);
             wait_ns = wait_ns.max(ready_at_ns.saturating_sub(now_ns));
         }
-        // Its own loads overlap with the runs ahead, and follow the loads ahead.
+        // Its own loads overlap with earlier runs, and follow earlier loads.
         let wait_ns = wait_ns.saturating_sub(load_time_ns);
         if is_copying && load_time_ns > 0 {
             wait_ns.max(self.loads_end_at_ns.saturating_sub(now_ns))
