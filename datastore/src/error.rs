@@ -111,7 +111,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the operation can succeed when it is tried again, without anything else having changed.
+    /// Whether a retry of the operation can succeed although nothing else has changed.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
         matches!(

@@ -1,8 +1,8 @@
 //! Embedded backend and default: one local file, through the `redb` crate.
 //!
-//! Commits are durable when they return. A single task writes, with group commit: commands that
-//! arrive during a write form the next batch, which is one transaction of the file and one sync.
-//! Reads see the latest durable state. All calls into redb run on tokio's blocking threads.
+//! A commit is durable when its call returns. A single task writes, with group commit: commands
+//! that arrive during a write form the next batch, which is one transaction of the file and one
+//! sync. Reads see the latest durable state. All calls into redb run on tokio's blocking threads.
 //!
 //! redb refuses all further operations on a file after a failed write, such as one on a full disk.
 //! The store therefore opens the file again after a failure, and tries a write every second until

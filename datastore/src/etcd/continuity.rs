@@ -1,10 +1,10 @@
 //! Detection of an etcd whose data was replaced: restored from a copy, or wiped.
 //!
-//! The revision of an etcd only grows, so a reply with a smaller revision than an earlier reply is of
-//! other data. The revision alone does not show every replacement: the new data may have passed the
-//! old revision before the next reply. Therefore the store has a random identity under a key, which
-//! every client reads regularly. A client that sees the revision go back changes the identity of
-//! restored data, so that the other clients notice.
+//! The revision of an etcd only grows, so a reply with a smaller revision than an earlier reply
+//! comes from other data. The revision alone does not show every replacement: the new data may have
+//! passed the old revision before the next reply. Therefore the store has a random identity under a
+//! key, which every client reads regularly. A client that sees the revision go back changes the
+//! identity of restored data, so that the other clients notice.
 
 use super::client::protocol::compare::{CompareResult, CompareTarget, TargetUnion};
 use super::client::protocol::request_op::Request;
@@ -18,14 +18,15 @@ use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-/// Interval of the looks at the identity.
+/// Interval at which the identity is read.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Attempts to change the identity of replaced data.
 const CHANGES_MAX: u32 = 5;
 /// Name of the identity below the root. The space keeps it apart from every [`Key`](crate::Key).
 pub(super) const IDENTITY: &str = "store identity";
 
-/// What a client knows of the data that it works on.
+/// The identity and the newest revision of the data, as one client has read them, and whether the
+/// data was replaced.
 pub(super) struct Continuity {
     client: EtcdClient,
     key: String,
@@ -92,8 +93,8 @@ impl Continuity {
         Revision(self.newest.load(Ordering::Acquire))
     }
 
-    /// Takes note of the revision in an answer, whose request was sent when `before` was the newest
-    /// one.
+    /// Records the revision of an answer. `before` was the newest revision when the request was
+    /// sent. Fails if the data was replaced.
     pub(super) fn note(&self, before: Revision, answer: AnswerRevision) -> Result<()> {
         let revision = revision_of(answer.revision);
         self.newest.fetch_max(revision.0, Ordering::AcqRel);
@@ -103,8 +104,8 @@ impl Continuity {
         self.check()
     }
 
-    /// Compares the identity of the store. Fails if the data was replaced, and if etcd does not
-    /// answer.
+    /// Reads and compares the identity of the store. Fails if the data was replaced or if etcd does
+    /// not answer.
     pub(super) async fn verify(&self) -> Result<()> {
         let found = self.read().await?;
         match (&found, self.identity.get()) {
@@ -115,8 +116,8 @@ impl Continuity {
         self.check()
     }
 
-    /// Looks at the identity regularly, until the data is replaced. Then makes the other clients
-    /// notice.
+    /// Reads the identity regularly until the data is replaced. Then changes the identity, so that
+    /// the other clients notice.
     pub(super) async fn watch(&self) {
         let mut ticks = interval(LOOK_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

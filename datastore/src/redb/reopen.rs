@@ -17,7 +17,7 @@ use tracing::{info, warn};
 /// Interval of writes that find out whether the store can write again.
 pub(super) const RETRY_EVERY: Duration = Duration::from_secs(1);
 
-/// Which opening of the file this is.
+/// The reason for opening the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Opening {
     /// The start of the store.
@@ -54,7 +54,7 @@ impl RedbShared {
         self.failure.lock().clone()
     }
 
-    /// The error of an operation that finds no open file.
+    /// The error of an operation while no file is open.
     pub(super) fn why_no_file(&self) -> Error {
         if self.closed.load(Ordering::Acquire) {
             Error::Closed
@@ -98,7 +98,7 @@ impl RedbShared {
         Ok(())
     }
 
-    /// Brings leases and watches in step with the file.
+    /// Updates leases and watches to the state of the file.
     fn adopt(&self, start: &OpenedState) {
         self.deadlines.adopt(&start.leases);
         let mut hub = self.hub();
