@@ -1,5 +1,5 @@
-//! Callbacks: posts the result to the address in the request, which must be on an allowed host, by
-//! the connector of guests' requests.
+//! Callbacks: posts the result to the address in the request. The host of the address must be
+//! allowed. Callbacks use the same connector as requests of guests.
 
 use super::index::PendingStep;
 use super::message::{Message, RequestHead, ResponseHead};

@@ -1,4 +1,4 @@
-//! What asynchronous invocations need of the node's gateway.
+//! The interface by which asynchronous invocations use the node's gateway.
 
 use axum::extract::Request;
 use axum::response::Response;

@@ -1,4 +1,4 @@
-//! Keeps the index in step with the datastore, and wakes waiting clients.
+//! Applies changes in the datastore to the index, and wakes waiting clients.
 
 use super::record::{IndexKey, decode, index, place};
 use super::{AsyncError, Invocations, now_ms};

@@ -1,6 +1,6 @@
-//! What every call has, whatever it calls and wherever it runs: an id, headers with a meaning to
-//! Weir, bodies with limits, an objective, a deadline, and the fault that ends it without a
-//! response.
+//! The parts that are common to all calls, independent of the target and the node: an id, headers
+//! with a meaning to Weir, bodies with limits, an objective, a deadline, and the fault that ends it
+//! without a response.
 
 pub mod body;
 pub mod headers;

@@ -1,4 +1,4 @@
-//! Fair turns at work that few can do at once, such as compiling: tenants take turns.
+//! Limits concurrent work, such as compilations, with fair turns for tenants.
 
 use crate::Fault;
 use parking_lot::Mutex;
@@ -7,19 +7,19 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use weir_types::{ErrorCode, TenantId};
 
-/// Bounded number of turns at a time. The next turn goes to the first waiter of the tenant that is
-/// next in the order of tenants.
+/// Grants a bounded number of concurrent turns. Tenants with waiters are served round-robin; the
+/// waiters of one tenant are served in order.
 #[derive(Clone)]
 pub struct Turnstile(Arc<TurnstileShared>);
 
 /// A turn, until dropped.
 pub struct Turn {
-    /// `None` once the turn has passed to the next in line.
+    /// `None` once the turn was passed to the next waiter.
     shared: Option<Arc<TurnstileShared>>,
 }
 
 struct TurnstileShared {
-    /// For the text of refusals.
+    /// Noun for the turns in error messages, in the plural.
     what: &'static str,
     tenant_waiting_max: usize,
     line: Mutex<Line>,
@@ -34,18 +34,18 @@ struct Line {
 }
 
 impl Turnstile {
-    /// Lets `turns_max` have a turn at once, while at most `tenant_waiting_max` of each tenant
-    /// wait. Refusals call the turns `what`, in the plural.
+    /// Creates a turnstile with `turns_max` concurrent turns and at most `tenant_waiting_max`
+    /// waiters of each tenant. `what` is the noun for the turns in error messages, in the plural.
     #[must_use]
     pub fn new(what: &'static str, turns_max: usize, tenant_waiting_max: usize) -> Self {
         let line = Line { free: turns_max.max(1), order: VecDeque::new(), waiting: HashMap::new() };
         Self(Arc::new(TurnstileShared { what, tenant_waiting_max, line: Mutex::new(line) }))
     }
 
-    /// Waits for a turn. Dropping the future leaves the line.
+    /// Waits for a turn. Dropping the future ends the wait.
     ///
     /// # Errors
-    /// Too many of the tenant wait already.
+    /// `tenant_waiting_max` calls of the tenant already wait.
     pub async fn turn(&self, tenant: &TenantId) -> Result<Turn, Fault> {
         let turn = {
             let mut line = self.0.line.lock();
@@ -66,17 +66,17 @@ impl Turnstile {
 }
 
 impl Line {
-    /// Adds one to the line of a tenant; `None` if too many wait there.
+    /// Adds a waiter of the tenant. `None` if too many calls of the tenant wait.
     fn wait(&mut self, tenant: &TenantId, waiting_max: usize) -> Option<oneshot::Receiver<Turn>> {
         let waiting = self.waiting.entry(tenant.clone()).or_default();
         if waiting.is_empty() {
             self.order.push_back(tenant.clone());
         }
         if waiting.len() >= waiting_max {
-            // The entries of cancelled waiters are still there.
+            // Removes cancelled waiters, which still count here.
             waiting.retain(|waiter| !waiter.is_closed());
         }
-        // A tenant that is in the order without anyone who waits is skipped.
+        // On return, the tenant may be in the order without waiters. `next` skips such tenants.
         if waiting.len() >= waiting_max {
             return None;
         }
@@ -85,7 +85,7 @@ impl Line {
         Some(turn)
     }
 
-    /// Removes the next in line. Its tenant goes to the end of the order.
+    /// Removes and returns the next waiter. Its tenant moves to the end of the order.
     fn next(&mut self) -> Option<oneshot::Sender<Turn>> {
         while let Some(tenant) = self.order.pop_front() {
             let Some(waiting) = self.waiting.get_mut(&tenant) else { continue };
@@ -123,7 +123,7 @@ impl Drop for Turn {
             };
             match next.send(Turn { shared: Some(shared.clone()) }) {
                 Ok(()) => return,
-                // It has left the line, and so this turn is still to be passed on.
+                // The waiter has given up, so the turn goes to the next waiter.
                 Err(mut turn) => turn.shared = None,
             }
         }
@@ -143,7 +143,7 @@ mod tests {
         TenantId::new(name).unwrap()
     }
 
-    /// Joins the line; the turn, if there was one.
+    /// Requests a turn. Returns the turn if one was free.
     fn join(turnstile: &Turnstile, name: &str) -> (Waiting, Option<Result<Turn, Fault>>) {
         let turnstile = turnstile.clone();
         let tenant = tenant(name);
@@ -217,8 +217,8 @@ mod tests {
     }
 
     proptest! {
-        /// However many wait, a tenant gets a turn after at most one of each other tenant, and no
-        /// turn is lost.
+        /// With any number of waiters, a tenant gets a turn after at most one turn of each other
+        /// tenant, and no turn is lost.
         #[test]
         fn every_tenant_in_line_is_served_in_each_round(
             turns in 1_usize..3,
