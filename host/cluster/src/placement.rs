@@ -103,7 +103,7 @@ pub struct PlacementConfig {
     pub address: Option<String>,
     /// This node's devices, by ordinal.
     pub devices: Vec<DeviceSpec>,
-    /// Where the files of models are unless the node reports otherwise.
+    /// The tier of models' files unless the node reports another tier.
     pub origin: StorageTier,
     /// The limit of concurrent calls without models that run here at once without asking the
     /// scheduler. Calls of tenants with caps always ask the scheduler.
@@ -251,7 +251,8 @@ impl Placements {
         Placing::Waits(started)
     }
 
-    /// Completes when a load that found no room may find some. Counts from this call on.
+    /// Completes when a load that found no room may find room. Considers only changes after this
+    /// call.
     pub fn freed(&self) -> Notified<'_> {
         self.freed.notified()
     }

@@ -1,4 +1,4 @@
-//! Upkeep of the shared store: its history is discarded, and its size is watched.
+//! Upkeep of the shared store: discards its history and monitors its size.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -107,7 +107,7 @@ pub struct Hello {
     pub devices: Vec<DeviceSpec>,
     /// The models in the memory of its devices, with their sizes.
     pub resident: Vec<AnnouncedModel>,
-    /// Where the node would load models from that it has not reported.
+    /// The tier from which the node would load models that it has not reported.
     pub origin: StorageTier,
     /// Where the node would load other models from, unless the list is too long for this message:
     /// then [`NodeEvent::Staged`] follows.
@@ -134,7 +134,7 @@ pub(crate) const STAGED_PER_MESSAGE: usize = 500;
 pub struct StagedModel {
     /// The model.
     pub model: ModelId,
-    /// Bytes of its files in each tier; none if they are where all models of the node are that it
+    /// Bytes of its files in each tier. Empty if they are in the tier of the models that the node
     /// has not reported.
     pub bytes: Vec<(StorageTier, u64)>,
     /// The transfer that moved the bytes, if there was one.

@@ -1,4 +1,4 @@
-//! The first moments of a newly elected dispatcher: it places nothing until the other members have
+//! The start of a newly elected dispatcher, which places nothing until the other members have
 //! announced their running calls.
 
 use super::Cluster;

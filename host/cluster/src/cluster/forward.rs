@@ -61,7 +61,7 @@ pub(super) struct ForwardClient {
     silence_max: Duration,
 }
 
-/// Connections, made while the certificates of nodes had changed this many times.
+/// The connections, and the changes of certificates since they were opened.
 struct Http {
     connections: legacy::Client<NodeConnector, Body>,
     changes: Option<watch::Receiver<u64>>,
@@ -94,8 +94,9 @@ impl ForwardClient {
         Self { http: Mutex::new(Http::new(auth, silence_max)), auth: auth.clone(), silence_max }
     }
 
-    /// The connections to use. After a change of certificates they are new ones, so that no node is
-    /// asked that is not trusted any more; requests in progress keep theirs.
+    /// Returns the connections to use. Replaces them after a change of certificates, so that no
+    /// request goes to a node that is no longer trusted. Requests in progress keep their
+    /// connections.
     fn connections(&self) -> legacy::Client<NodeConnector, Body> {
         let mut http = self.http.lock();
         if http.changes.as_ref().is_some_and(|changes| changes.has_changed().unwrap_or(false)) {
@@ -125,7 +126,8 @@ impl ForwardClient {
 
 impl Http {
     fn new(auth: &NodeAuth, silence_max: Duration) -> Self {
-        // Before the connections are opened: they use these certificates or later ones.
+        // Subscribes before the connections are opened, so that no later change of certificates is
+        // missed.
         let changes = auth.identity().map(NodeIdentity::changes);
         let connections = legacy::Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())

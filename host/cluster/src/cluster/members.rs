@@ -65,14 +65,14 @@ pub struct Dispatcher {
     pub elected_at: Revision,
 }
 
-/// The cluster's members and dispatcher, as the datastore has them.
+/// The cluster's members and dispatcher, as stored in the datastore.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClusterView {
     pub nodes: BTreeMap<NodeId, Member>,
     pub dispatcher: Option<Dispatcher>,
 }
 
-/// The cluster has a node that this node cannot work with.
+/// A member of the cluster is incompatible with this node.
 #[derive(Debug, thiserror::Error)]
 enum Stranger {
     #[error(

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-/// The current time, as tokio's clock has it.
+/// The current time of tokio's clock.
 pub(super) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }

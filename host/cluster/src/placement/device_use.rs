@@ -25,7 +25,7 @@ pub struct UseRecorder {
 #[derive(Debug, Default)]
 struct Recorded {
     timeline: Timeline,
-    /// Device time of the ended runs. Of a run in a batch, the call's part.
+    /// Device time of the ended runs. A run in a batch counts with the call's share of the batch.
     device_time_ns: u64,
     batch_items: u32,
     has_started: bool,
@@ -51,7 +51,7 @@ struct DeviceRequest {
 enum Phase {
     Waits,
     Runs,
-    /// A run has ended: the request is over, or runs once more, outside of a batch that failed.
+    /// A run has ended. The request is over, or runs again alone because its batch failed.
     Ran,
 }
 
@@ -108,7 +108,8 @@ impl UseRecorder {
         is_deferred
     }
 
-    /// The end of the call, if it waits for requests. These are given up: their device is lost.
+    /// Takes the end of the call if it waits for requests. Called when the device is lost, which
+    /// ends these requests.
     pub(super) fn take_end(&self) -> Option<CallEnd> {
         self.state.lock().end.take()
     }

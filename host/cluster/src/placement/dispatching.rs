@@ -96,8 +96,8 @@ impl Placements {
         }
     }
 
-    /// Reports the ends of calls that were placed here and abandoned, unless they run here: the
-    /// calls have not arrived.
+    /// Reports the ends of calls that were placed here and abandoned. Skips calls that run here;
+    /// the others have not arrived.
     fn end_all_unknown(&self, state: &mut PlacementState, invocations: Vec<InvocationId>) {
         for invocation in invocations {
             self.end_unknown(state, invocation);

@@ -141,9 +141,9 @@ impl PlacementDriver {
         self.nodes.keys().copied().collect()
     }
 
-    /// Adds a node that requests placements. The returned events introduce it to the scheduler,
-    /// which places nothing before it knows the calls there. Returns the invocations, too, whose
-    /// end this node is to report as after [`forget`](Self::forget).
+    /// Adds a node that requests placements. The returned events introduce the node to the
+    /// scheduler, which places nothing until it knows the calls that run there. Also returns the
+    /// invocations whose ends this node must report, as after [`forget`](Self::forget).
     pub(super) fn join(
         &mut self,
         hello: Hello,
@@ -188,9 +188,9 @@ impl PlacementDriver {
     }
 
     /// Removes a node that requests placements. The returned events withdraw its invocations that
-    /// wait or run there. Its invocations on other nodes continue: those nodes are asked to report
-    /// the ends of invocations that they do not have. Returns the invocations that this node is to
-    /// report in the same way.
+    /// wait or run there. Its invocations on other nodes continue. Those nodes are asked to report
+    /// the end of each such invocation that has not arrived there. Returns the invocations for
+    /// which this node must do the same.
     pub(super) fn forget(&mut self, node: NodeId) -> (Vec<Event>, Vec<InvocationId>) {
         self.nodes.remove(&node);
         let withdrawn = self.calls.take_from(node).into_iter();

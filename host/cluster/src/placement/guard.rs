@@ -54,8 +54,8 @@ pub struct LocalPlacement {
 pub(super) enum PlacementOrigin {
     /// The scheduler that this node uses.
     Scheduler,
-    /// Another scheduler has been told that the call runs elsewhere: it could not run where it was
-    /// placed, so it runs here.
+    /// The call runs here because it could not run on the node of its placement. The scheduler that
+    /// placed it does not track it here.
     Fallback,
     /// Placed here without asking the scheduler.
     Unasked,

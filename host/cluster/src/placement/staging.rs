@@ -24,7 +24,7 @@ impl StagingTable {
         Self { origin, staged: BTreeMap::new() }
     }
 
-    /// Where models are that are not in the table.
+    /// The tier of the models that are not in the table.
     pub(super) fn origin(&self) -> StorageTier {
         self.origin
     }
@@ -102,7 +102,7 @@ impl Placements {
         self.state.lock().staging.all()
     }
 
-    /// Where this node would load models from that it has not reported.
+    /// The tier from which this node would load models that it has not reported.
     pub fn origin(&self) -> StorageTier {
         self.state.lock().staging.origin()
     }
