@@ -112,7 +112,7 @@ impl NodeDevices {
         self.iter().map(|device| (device.kind.clone(), device.cache.profiles())).collect()
     }
 
-    /// Describes the devices to the scheduler, with up to `invocations_max` invocations on each.
+    /// Describes the devices for the scheduler, with up to `invocations_max` invocations on each.
     pub fn specs(&self, invocations_max: u32) -> Vec<DeviceSpec> {
         let spec = |device: &NodeDevice| DeviceSpec {
             kind: (&*device.kind).into(),

@@ -21,15 +21,16 @@ use weir_telemetry::logs::now_ms;
 use weir_types::api::{ApiKey, CreatedApiKey, KEY_TTL_MS_DEFAULT, KEY_TTL_MS_MAX, NewApiKey, Scope};
 use weir_types::{ContentHash, ErrorCode, Name, TenantId};
 
-/// Beginning of every token, by which people and scanners recognise it.
+/// Prefix of every token, by which people and secret scanners recognise tokens.
 const TOKEN_PREFIX: &str = "weir_";
-/// Random bytes of a token. So many need no slow hash.
+/// Number of random bytes of a token. With this length, tokens need no slow hash.
 const SECRET_BYTES: usize = 24;
 /// Keys of one tenant, including expired ones.
 const TENANT_LEN_MAX: usize = 1_000;
 /// Functions that a key may be limited to.
 const FUNCTIONS_MAX: usize = 64;
-/// Unknown tokens that are looked up in the datastore at once. Strangers must not load it.
+/// Maximum number of concurrent datastore lookups of unknown tokens, so that unauthenticated
+/// clients cannot overload the datastore.
 const LOOKUPS_MAX: usize = 8;
 
 /// A key as the node checks it.
@@ -82,7 +83,8 @@ pub struct ApiKeys {
     heard: Heard,
     /// Held while a key is created, so that concurrent creations stay within the quota.
     turn: Arc<Semaphore>,
-    /// For lookups of unknown tokens; none on a node without a cluster, which knows all keys.
+    /// Permits for lookups of unknown tokens. No permits on a node without a cluster, which knows
+    /// all keys.
     lookups: Option<Semaphore>,
 }
 
@@ -205,12 +207,12 @@ impl ApiKeys {
         Ok(())
     }
 
-    /// Removes a key. On return, this node refuses its token, and the other nodes of a cluster do so
-    /// as soon as the event reaches them.
+    /// Removes a key. On return, this node refuses the token. The other nodes of a cluster refuse
+    /// it as soon as the event reaches them.
     pub async fn revoke(self: &Arc<Self>, tenant: &TenantId, name: &Name) -> Result<(), ApiKeyError> {
         let key = record_key(tenant, name)?;
         let entry = self.datastore.get(&key).await?.ok_or_else(|| ApiKeyError::NotFound(name.clone()))?;
-        // The record of a damaged key goes, too. Its index entry then leads nowhere.
+        // Also removes the record of a damaged key. Its index entry then refers to no record.
         let hash = KeyRecord::decode(&entry).ok().map(|record| hash_key(&record.hash)).transpose()?;
         let removing = hash.into_iter().fold(Transaction::new().delete(key), Transaction::delete);
         let keys = self.clone();

@@ -6,7 +6,8 @@
 //! once, even if many models share it. The files are durable before the key is written. A model
 //! whose record or files are damaged is skipped and reported; the node serves the other models, and
 //! pushing the model again repairs it. In a cluster, every node follows pushes and deletions on
-//! other nodes, and fetches files ahead of the first load if there is room, else with it.
+//! other nodes, and fetches the files before the first load if there is room, else during the first
+//! load.
 
 mod autosize;
 mod change;

@@ -4,8 +4,8 @@
 //! A node that runs a forwarded step [keeps](Intermediates::keep) the outputs that only other steps
 //! read, and responds with their indices. A later step receives the index and
 //! [takes](Intermediates::take) the tensor from the node that has it, in one hop; if it runs on
-//! that node, it gets a handle to the same memory. So the node that coordinates the workflow
-//! transfers indices, and only those bytes that it needs itself. This is StreamBox's communication
+//! that node, it gets a handle to the same memory. The node that coordinates the workflow therefore
+//! transfers only indices, and the bytes that it needs itself. This is StreamBox's communication
 //! store (Wu et al., USENIX ATC 2024), for host tensors and across nodes.
 //!
 //! The memory is a share of the *free* tensor memory. Tensors that do not fit, or that are too
@@ -16,7 +16,7 @@
 //! - the deadline of the call passes, even if the coordinating node has failed:
 //!   [`sweep`](Intermediates::sweep).
 //!
-//! A buffer that is being read stays in memory until the reader drops it, like every buffer.
+//! A buffer that is being read stays in memory until the reader drops it.
 
 mod config;
 mod handle;
@@ -90,7 +90,7 @@ impl Intermediates {
         let own_bytes = kept.bytes();
         let share_bytes = share_of_free_bytes(
             self.arena.bytes_max(),
-            // The tensor is in the arena already, counted as other use.
+            // The tensor is already in the arena, where it counts as other use.
             self.arena.used_bytes().saturating_sub(bytes as u64),
             own_bytes,
             self.config.free_percent_max,

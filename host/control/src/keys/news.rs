@@ -1,4 +1,4 @@
-//! Keeps the index of API keys in step with the datastore.
+//! Applies changes in the datastore to the index of API keys.
 
 use super::record::{KeyRecord, owner_of, records};
 use super::{ApiKeyError, ApiKeys, KeyGrant};

@@ -111,7 +111,7 @@ impl Sizer {
         Self { looked_at, demand, items_per_request: 1.0, on: BTreeMap::new() }
     }
 
-    /// The items requested per second since the last sizing.
+    /// Requested items per second since the last sizing.
     fn rate_per_s(&mut self, demand: DemandTotals) -> f64 {
         let elapsed = self.looked_at.elapsed();
         let before = self.demand;

@@ -47,7 +47,7 @@ impl Models {
         }
         BatchRules::for_signature(&fresh.prepared.signature, &push.manifest.batching)?;
         may_run_somewhere(&fresh.prepared, push.manifest.device)?;
-        // Again with the lock; here, before the files are stored.
+        // Checked here before the files are stored, and again with the lock.
         self.check_signature(&push, push.version, &fresh.prepared)?;
         let models = self.clone();
         let change = async move {

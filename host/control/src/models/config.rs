@@ -112,7 +112,8 @@ impl ModelsConfig {
     }
 
     /// The configuration of worker processes for `slots` concurrent runs. Their folders are in
-    /// `folder`, beside the models' files; each may hold `tensor_bytes_max` of inputs and outputs.
+    /// `folder`, in addition to the models' files; each may hold `tensor_bytes_max` of inputs and
+    /// outputs.
     #[must_use]
     pub fn cpu_workers(&self, folder: PathBuf, slots: usize, tensor_bytes_max: u64) -> CpuWorkerConfig {
         CpuWorkerConfig {

@@ -204,8 +204,8 @@ impl Models {
                 // A run keeps its model until the device has stopped it, which may be after the end
                 // of its invocation.
                 Err(InferenceError::NoRoom { .. }) if cache.is_any_pinned(&victims) => unpinned.await,
-                // Nor does the scheduler know models whose load has outlasted the call, or was not
-                // requested by any call.
+                // The scheduler also does not know models whose load has outlasted the call, or was
+                // not requested by any call.
                 Err(InferenceError::NoRoom { .. })
                     if cache.is_any_loading() || loads.has_changed().unwrap_or_default() =>
                 {
@@ -213,8 +213,9 @@ impl Models {
                     let _ = loads.changed().await;
                     self.note_residents(*ordinal, placements);
                 }
-                // Nor does it know models whose load has just completed. They are noted by now, and
-                // evicted unless an invocation needs them.
+                // The scheduler also does not know models whose load has just completed. These
+                // loads are recorded by now, so the models are evicted unless an invocation needs
+                // them.
                 Err(InferenceError::NoRoom { .. }) => {
                     self.note_residents(*ordinal, placements);
                     // Another load may have given up the same models meanwhile.

@@ -1,5 +1,5 @@
-//! Models as the datastore has them: reading their records and files, and removing files that no
-//! record refers to.
+//! Reads the records and files of models from the datastore and the blob folder, and removes files
+//! that no record refers to.
 
 use super::known::{DamagedModel, KnownModels};
 use super::placing::Refusals;
@@ -54,7 +54,8 @@ impl Models {
         Ok(!stored.is_empty())
     }
 
-    /// Registers a version as the datastore has it, unless a newer push of it is already known.
+    /// Registers the stored record of a version, unless a newer push of the version is already
+    /// known.
     pub(super) async fn take_in(&self, id: &ModelId, entry: &Entry) {
         let is_known = || self.revision_of(id).is_some_and(|known| known >= entry.modified_at);
         if is_known() {
@@ -70,7 +71,7 @@ impl Models {
                     self.let_go(&before);
                 }
             }
-            // Deletion removes the files, and may be faster than this.
+            // A concurrent deletion may have removed the files before this read.
             Err(_) if self.is_superseded(entry).await => {}
             Err(Unreadable { why, may_heal }) => {
                 tracing::error!(model = %id, why, may_heal, "a model cannot be read: push it again, or delete it");

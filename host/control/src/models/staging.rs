@@ -1,5 +1,5 @@
-//! Where the files of models are: in memory, on the node's disk, or in the cluster's object store. The
-//! scheduler estimates loads by this.
+//! The storage tiers of models' files: memory, the node's disk, or the cluster's object store. The
+//! scheduler estimates load times from the tiers.
 //!
 //! The system moves files between memory and disk without notice, so the node looks at the files:
 //! immediately after a push, a fetch and a load, and periodically at files that were in memory or
@@ -96,7 +96,7 @@ fn batch_after(mut all: Vec<ModelId>, next: &mut Option<ModelId>) -> Vec<ModelId
 }
 
 impl Models {
-    /// Where the files of models are unless the node reports otherwise.
+    /// The tier of models' files unless the node reports another tier.
     pub fn origin(&self) -> StorageTier {
         if self.blobs().is_shared() { StorageTier::ObjectStore } else { StorageTier::Disk }
     }
@@ -124,7 +124,7 @@ impl Models {
         tokio::task::spawn_blocking(staged).await.unwrap_or_default()
     }
 
-    /// Where the files of a model are by tier, as found by a load or a look.
+    /// Bytes of a model's files by tier, as found by a load or a look.
     pub(super) fn tiers(&self, found: FileBytes) -> Vec<(StorageTier, u64)> {
         tiers(found, self.origin())
     }

@@ -15,7 +15,7 @@ use weir_types::{ContentHash, ErrorCode, Platform, Precision, TenantId};
 /// The number of files of a model that are fetched concurrently.
 const FETCHES_AT_ONCE: usize = 8;
 
-/// The most models of a tenant that wait for their turn to be checked.
+/// Maximum number of models of a tenant that wait to be checked.
 const TENANT_PREPARING_MAX: usize = 64;
 
 /// The reason why a model was not stored or cannot be read.
@@ -96,7 +96,7 @@ impl ModelStore {
         let out = tempfile::Builder::new().prefix(STAGED_PREFIX).tempdir_in(self.blobs.folder())?;
         let prepared = match preparer.prepare(upload.path(), precision, out.path()).await {
             Ok(prepared) => prepared,
-            // The child does not say that the disk was full.
+            // The child process does not report that the disk was full.
             Err(error) if error.code() == ErrorCode::Internal => {
                 self.blobs.check_room(0).await.map_err(BlobError::from)?;
                 return Err(error.into());

@@ -1,4 +1,4 @@
-//! An in-memory cache of object bytes, so that frequent reads do not go to disk.
+//! An in-memory cache of object bytes, so that frequent reads need no disk access.
 //!
 //! The cache takes a share of the *free* tensor memory ([`share_of_free_bytes`]) and shrinks early:
 //! requests must not run out of memory because of it. Bytes that a call holds stay valid after

@@ -1,4 +1,4 @@
-//! Keeps the index of objects in step with the datastore.
+//! Applies changes in the datastore to the index of objects.
 
 use super::record::{ObjectRecord, object_of, objects};
 use super::{ObjectError, Objects};

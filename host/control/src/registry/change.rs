@@ -52,8 +52,8 @@ impl<K: DeploymentKind> Registry<K> {
         self.carry_through(tenant, name, (), move |change| change.delete_version(version)).await
     }
 
-    /// Removes the oldest versions above `keep` that are neither active nor used, as `is_used` says.
-    /// Returns the removed versions. `keep` = 0 keeps all.
+    /// Removes the oldest versions above `keep` that are not active and for which `is_used` is
+    /// false. Returns the removed versions. `keep` = 0 keeps all.
     pub async fn prune(
         self: &Arc<Self>,
         tenant: &TenantId,

@@ -1,4 +1,4 @@
-//! The context that every call has, whatever its target is.
+//! The context of a call, the same for all kinds of targets.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -15,8 +15,8 @@ use weir_cluster::{ForwardGrant, ForwardedCall, GRACE, Granted, NotForwarded};
 use weir_sandbox::instance::GuestRequestBody;
 use weir_types::{ErrorCode, ModelId};
 
-/// The pause before a call whose node was lost is placed again: the dispatcher is about to learn of
-/// the loss, too.
+/// The pause before a call whose node was lost is placed again. Meanwhile, the dispatcher also
+/// notices the loss.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
 
 /// Forwards one call, to one node after another if nodes fail to run it.

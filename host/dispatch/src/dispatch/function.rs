@@ -1,8 +1,8 @@
 //! Calls of functions on this node.
 //!
 //! A function call that is placed here acquires an instance slot and the loaded component, and runs
-//! in a sandbox. The guest starts on the gateway thread that received the request: most guests end
-//! there sooner than another thread could wake up. A guest that computes for longer than one time
+//! in a sandbox. The guest starts on the gateway thread that received the request, because most
+//! guests end before another thread could wake up. A guest that computes for longer than one time
 //! slice moves to the guest threads, so that gateway threads stay free.
 
 use super::access::FunctionAccess;
@@ -46,7 +46,7 @@ pub struct HttpRequest {
     pub body: GuestRequestBody,
 }
 
-/// A function call that has everything that it needs to run on this node.
+/// A function call with all resources that it needs to run on this node.
 pub(super) struct ReadyFunction {
     entry: Arc<LinkedComponent>,
     permits: ExecutionPermits,
@@ -104,8 +104,7 @@ impl Dispatch {
         let sandbox = self.sandbox(call, function, placement, entry, cell.clone());
         let guest_call = GuestCall::Http { request, cell: cell.clone(), answer };
         let log = sandbox.ctx.sink.clone();
-        // Boxed before it is handed on: the futures around it stay small, cheap to move and
-        // cache-friendly.
+        // Boxed first, so that the enclosing futures stay small, cheap to move and cache-friendly.
         let run = Box::pin(finish(sandbox, guest_call, permits, self.slots.clone(), account.clone()));
         let outgoing = Outgoing {
             guests: &self.guests,

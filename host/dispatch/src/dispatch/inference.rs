@@ -102,7 +102,7 @@ pub(super) fn not_opened(error: OpenError) -> Fault {
 
 pub(super) fn fault_of(error: &InferenceError) -> Fault {
     let code = match error {
-        // For the model's owner to fix; not the node's fault.
+        // The model's owner must fix this error; the node is not at fault.
         InferenceError::Run(_) | InferenceError::Unsupported(_) => ErrorCode::ModelError,
         other => other.code(),
     };

@@ -100,8 +100,8 @@ impl Outgoing<'_> {
         Ok(Response::from_parts(head, body))
     }
 
-    /// Reads an unwanted body, so that the guest can finish: to the guest, a dropped body looks
-    /// like a disconnected client. The guest's own limits bound this.
+    /// Reads an unwanted body, so that the guest can finish: a guest cannot distinguish a dropped
+    /// body from a disconnected client. The guest's own limits bound this.
     fn discard(&self, mut body: Body, rest: AbortOnDropHandle<InvocationReport>) {
         self.guests.spawn(async move {
             while let Some(Ok(_)) = body.frame().await {}

@@ -1,10 +1,11 @@
-//! Instance slots, and the idle instances that wait in some of them.
+//! Instance slots, and the idle instances that occupy some of them. An instance slot is the place
+//! for one instance of a function in the engines' allocators.
 //!
-//! The engines' allocators have a fixed number of slots. An invocation holds one slot while it
-//! runs. A reusable instance keeps its slot and waits there. Its wait ends when: an invocation of
-//! the same version of its function takes it; an invocation finds no free slot, or too many
-//! instances wait already, and this instance has waited longest; it has waited for `reuse.idle_ms`,
-//! or is `reuse.age_ms` old; its version is no longer the active one; or the node shuts down.
+//! The number of slots is fixed. An invocation holds one slot while it runs. Afterwards, a reusable
+//! instance keeps the slot and waits in it. Its wait ends when: an invocation of the same version
+//! of its function takes it; an invocation finds no free slot, or too many instances wait already,
+//! and this instance has waited longest; it has waited for `reuse.idle_ms`, or is `reuse.age_ms`
+//! old; its version is no longer the active one; or the node shuts down.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;

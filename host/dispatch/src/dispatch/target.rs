@@ -23,8 +23,8 @@ pub enum Target {
 /// A version of a function, with the account of the call.
 #[derive(Clone)]
 pub struct FunctionTarget {
-    /// The account of this call, which also has the deployment: one reference count per call, and
-    /// none that all calls of the function share.
+    /// The account of this call, which also contains the deployment. Each call has its own
+    /// reference count, so that concurrent calls of a function do not contend for a shared one.
     pub account: Arc<Account>,
 }
 

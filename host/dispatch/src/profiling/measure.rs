@@ -11,8 +11,8 @@ const RUNS_MAX: usize = 100_000;
 
 type NamedInputs = Vec<(String, Tensor)>;
 
-/// Keeps as many runs in flight as the configuration says, for `time`. Each concurrent stream makes
-/// at least one run. Gives up at `latest`.
+/// Keeps the configured number of runs in flight for `time`. Each concurrent stream makes at least
+/// one run. Gives up at `latest`.
 pub(super) async fn measure(
     pin: &Pin,
     inputs: NamedInputs,

@@ -16,7 +16,7 @@ const BATCHES: [u32; 4] = [1, 2, 4, 8];
 /// The limit of threads in the default configurations.
 const THREADS_UNASKED_MAX: u32 = 8;
 
-/// The parameters of a measured configuration.
+/// The parameters of a configuration to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Configuration {
     /// The number of threads of one run.
