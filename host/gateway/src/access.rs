@@ -21,7 +21,7 @@ use weir_types::{ErrorCode, Name, TenantId};
 /// Length limit of paths in the audit log.
 const PATH_BYTES_MAX: usize = 512;
 
-/// Decides who may use the node, and keeps account of it.
+/// Authenticates clients, and records their requests in the audit log.
 pub struct Access {
     /// The client tokens that the node accepts.
     tokens: Tokens,
@@ -34,12 +34,12 @@ pub struct Access {
     metrics: Arc<Metrics>,
 }
 
-/// A request that the audit log has, once it is answered.
+/// A request to record in the audit log once it is answered.
 pub(crate) struct Audited {
     address: IpAddr,
     method: Method,
     uri: Uri,
-    /// Whether the log has the request.
+    /// Whether the audit log records the request.
     is_recorded: bool,
     tenant: Option<TenantId>,
     token_hash: Option<String>,
@@ -82,7 +82,7 @@ impl Access {
             audited.token_hash = hash;
             audited.tenant = identity.as_ref().ok().and_then(Identity::acts_for);
             audited.key = identity.as_ref().ok().and_then(Identity::key_name).cloned();
-            // Strangers must not push other events out of the log.
+            // Unauthenticated clients must not displace other events in the log.
             audited.is_recorded = match &failure {
                 Some((failure, _)) => failure.is_recorded,
                 None => audited.is_recorded || audited.tenant.is_none(),
@@ -164,7 +164,7 @@ mod tests {
     use weir_telemetry::AuditConfig;
 
     /// While the datastore is unreachable, a node of a cluster cannot look up tokens that have the form
-    /// of API keys. Strangers who send such tokens must not push other events out of the audit log.
+    /// of API keys. Clients that send such tokens must not displace other events in the audit log.
     #[tokio::test]
     async fn records_of_tokens_that_cannot_be_looked_up_are_bounded() {
         let datastore = Arc::new(MemoryStore::new());

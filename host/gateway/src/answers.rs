@@ -3,8 +3,9 @@
 //!
 //! An answer that is in memory as a whole counts from its head to its last byte. A streamed answer
 //! counts by the pieces that the connection has taken from the function. Calls are refused before
-//! they run while a limit is reached, and a whole answer is refused if it does not fit. The only
-//! answer within a limit always fits, so that no answer is too large for every moment.
+//! they run while a limit is reached, and a whole answer is refused if it does not fit. An answer
+//! always fits if no other answer counts for the limit, so that an answer above the limit can be
+//! sent at all.
 
 use crate::AnswersConfig;
 use crate::quotas::RequestPermit;

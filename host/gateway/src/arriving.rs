@@ -1,10 +1,11 @@
 //! Request bodies that stop arriving.
 //!
 //! The gateway reads most bodies as a whole before it does anything. A client that sends half of
-//! such a body would hold its connection, and an upload its permit, for as long as it likes. So a
-//! body must arrive at a lowest rate, measured while the gateway waits for more of it. Bodies that
-//! are streamed to functions have the function's deadline instead, since silence may be part of
-//! their protocol; so have the links between nodes, and the stream of inferences over gRPC.
+//! such a body would hold its connection, and an upload its permit, for as long as it likes.
+//! Therefore, a body must arrive at a minimum rate, measured while the gateway waits for more of
+//! it. Bodies that are streamed to functions are limited by the function's deadline instead, since
+//! silence may be part of their protocol. For the same reason, the rule does not apply to links
+//! between nodes and to streams of inferences over gRPC.
 
 use super::error::ApiError;
 use super::grpc;

@@ -18,7 +18,8 @@ const WAIT_MIN: Duration = Duration::from_millis(100);
 const WAIT_MAX: Duration = Duration::from_secs(5);
 /// Time without failures after which an address is forgotten.
 const FORGET: Duration = Duration::from_secs(60);
-/// Addresses that are remembered. Attempts of further ones wait as long as those of a known one.
+/// Maximum number of remembered addresses. Attempts of further addresses wait as long as those of a
+/// remembered address.
 const ADDRESSES_MAX: usize = 10_000;
 
 /// Failed authentications by remote address.

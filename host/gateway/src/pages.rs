@@ -1,9 +1,9 @@
 //! Protection of a node without tokens against web pages.
 //!
-//! A page in a browser on the node's machine can send requests to the node: to its loopback address,
-//! or to the page's own host name after that resolves to loopback (DNS rebinding). Browsers send the
-//! host name and the origin of the page, so that the node can refuse both. Programs send neither `Origin` nor `Sec-Fetch-Site`, and address the node by a name
-//! that it knows.
+//! A page in a browser on the node's machine can send requests to the node: to its loopback
+//! address, or to the page's own host name after that resolves to loopback (DNS rebinding).
+//! Browsers send the host name and the origin of the page, so the node can refuse both. Programs
+//! send neither `Origin` nor `Sec-Fetch-Site`, and address the node by a name that it knows.
 
 use crate::error::ApiError;
 use http::header::{HOST, ORIGIN};

@@ -19,7 +19,7 @@ pub(super) struct Routes {
 }
 
 impl Routes {
-    /// Adds a route, which the OpenAPI document must describe, with what clients need for it.
+    /// Adds a route that the OpenAPI document must describe, with the access that its clients need.
     pub(super) fn route(
         mut self,
         path: &str,

@@ -53,8 +53,8 @@ const H2_STREAMS_MAX: u32 = 1_000;
 /// that no function reads do not use up the window of the connection.
 const H2_STREAM_WINDOW_BYTES: u32 = 256 << 10;
 const H2_CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
-/// Head of an HTTP/2 request. Between nodes, heads have a grant, which is larger than clients'
-/// heads.
+/// Size limit of the head of an HTTP/2 request. Requests between nodes carry a grant, which is
+/// larger than the heads of clients.
 const H2_HEAD_BYTES_MAX: u32 = 256 << 10;
 /// Read buffer of an HTTP/1 connection, and so the size limit of a request head. The buffer grows
 /// up to this size for large bodies, since each read costs a turn of the connection's task.
@@ -255,7 +255,8 @@ fn service(
     })
 }
 
-/// Returns once the node at the other end is one of the cluster no more; never for clients.
+/// Returns once the node at the other end no longer belongs to the cluster. Never returns for
+/// clients.
 async fn until_distrusted(handshakes: Option<&Handshakes>, peer: Option<&NodePeer>) {
     match (handshakes, peer) {
         (Some(handshakes), Some(peer)) => handshakes.until_distrusted(peer).await,

@@ -95,7 +95,7 @@ pub(super) fn grpc_access(method: &str) -> RouteAccess {
         "RepositoryModelLoad" | "RepositoryModelUnload" => LOAD,
         "RepositoryIndex" => LIST,
         "ModelReady" | "ModelMetadata" | "ModelConfig" | "ModelStatistics" => DESCRIBE,
-        // Methods about the server, and methods that there are not.
+        // Methods about the server, and unknown methods.
         _ => OPEN,
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! A response that is sent before the body was read leaves bytes on the connection. Closing the
 //! connection then makes the client's kernel discard the response, and leaving it open without
-//! notice makes the client's next request fail. So the gateway reads the bytes that have already
-//! arrived. If the body has more, the response announces that the connection closes, and
+//! notice makes the client's next request fail. Therefore, the gateway reads the bytes that have
+//! already arrived. If the body has more, the response announces that the connection closes, and
 //! `server/linger.rs` lets the client read the response.
 
 use axum::body::Body;

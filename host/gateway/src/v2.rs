@@ -1,8 +1,8 @@
 //! `/v2`: the Open Inference Protocol, version 2, for models, tensor functions and workflows.
 //!
 //! A tensor function is called like a model of its name. If a function and a model share a name,
-//! the function answers: it stands in front of the model, which it may run. Models and functions of
-//! other tenants are not found. See `docs/reference/protocols.md` for the guarantees to clients.
+//! the function answers. The function may run the model. Models and functions of other tenants are
+//! not found. See `docs/reference/protocols.md` for the guarantees to clients.
 
 mod answer;
 mod cached;

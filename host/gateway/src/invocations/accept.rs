@@ -18,7 +18,7 @@ use weir_types::{ErrorCode, FunctionKind, Name, TenantId, Version};
 /// Preferences that the node applied (RFC 7240).
 const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 
-/// NamedTarget and limits of an asynchronous request.
+/// Target and limits of an asynchronous request.
 pub(crate) struct Later {
     pub(crate) tenant: TenantId,
     pub(crate) kind: InvocationKind,

@@ -3,11 +3,12 @@
 //!
 //! hyper accepts two kinds of heads that other servers and proxies may read differently, so that a
 //! request hides in another: lines that end without a carriage return, and a body with both a
-//! length and chunks. By the time that it hands a request over, neither can be seen. [`Framing`]
-//! follows the bytes on their way to hyper, and accepts less than hyper does: it refuses everything
+//! length and chunks. When hyper passes a request on, neither is visible any more. [`Framing`]
+//! therefore reads the bytes before hyper does. It is stricter than hyper: it refuses everything
 //! that it does not know.
 
-/// Bytes of a line that are looked at. Longer lines are refused if they say how long a body is.
+/// Maximum number of bytes of a line that are examined. A longer line is refused if it declares the
+/// length of a body.
 const LINE_BYTES: usize = 256;
 /// First line of HTTP/2 without a negotiation.
 const HTTP_2: &[u8] = b"PRI * HTTP/2.0";
@@ -160,7 +161,7 @@ impl Line {
 }
 
 impl Head {
-    /// Notes a header, of which `line` is the start.
+    /// Records a header that starts with `line`.
     fn note(&mut self, line: &[u8], len: usize) -> Result<(), Refused> {
         let Some(colon) = line.iter().position(|byte| *byte == b':') else { return Ok(()) };
         let (name, value) = line.split_at(colon);

@@ -6,8 +6,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes that are valid nowhere in a head or in the line of a chunk: hyper answers 400 and closes. They
-/// end the head, because hyper looks at nothing before its end.
+/// Bytes that are invalid everywhere in a head and in the line of a chunk, so hyper answers 400 and
+/// closes the connection. They also end the head, because hyper parses a head only when it is
+/// complete.
 const INVALID: &[u8] = b"\0\r\n\r\n";
 
 /// Connection of a client. From the first byte that [`Framing`] refuses on, its reader gets

@@ -22,7 +22,7 @@ use weir_types::api::ErrorBody;
 /// First byte of a TLS connection: the type of a record that belongs to a handshake.
 const HANDSHAKE_RECORD: u8 = 0x16;
 
-/// Share of all handshakes that one remote address may have: one of this many parts.
+/// Divisor for the share of concurrent handshakes that one remote address may have.
 const ADDRESS_SHARE: usize = 4;
 
 /// TLS of a listener.
@@ -118,7 +118,7 @@ impl Handshakes {
         Ok(Transport::Tls(Box::new(stream), peer))
     }
 
-    /// Returns once `peer` is a node of the cluster no more.
+    /// Returns once `peer` no longer belongs to the cluster.
     pub(super) async fn until_distrusted(&self, peer: &NodePeer) {
         match &self.tls.nodes {
             Some(identity) => identity.until_distrusted(peer).await,

@@ -14,7 +14,7 @@ pub(super) struct WriteProgress {
     waiting_bytes: AtomicU64,
     /// Bytes written to the socket so far.
     taken_bytes: AtomicU64,
-    /// How often no bytes waited any more.
+    /// Number of times that the waiting bytes reached zero.
     drained: AtomicU64,
 }
 

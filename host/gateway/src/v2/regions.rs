@@ -20,7 +20,7 @@ pub(crate) enum RequestInput {
     Kept { datatype: ElementType, shape: Shape, region: Region },
 }
 
-/// Present on a call that another node forwarded. Such a call may name workflow intermediates, and
+/// Terms of a call that another node forwarded. Such a call may name workflow intermediates, and
 /// its outputs may be left as intermediates until this time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Left {

@@ -80,8 +80,8 @@ pub(super) async fn unload(
     Ok(Json(json!({})))
 }
 
-/// Lists all versions that the caller may use. A version is ready whether or not it is in device memory, unless
-/// it is damaged or its dependencies are missing.
+/// Lists all versions that the caller may use. A version is ready unless it is damaged or its
+/// dependencies are missing, even if it is not in device memory.
 pub(crate) fn entries(node: &NodeState, caller: &Caller, only_ready: bool) -> Vec<RepositoryEntry> {
     let there = NamedTarget::list(node, caller).into_iter().flat_map(|target| {
         let name = target.name().clone();

@@ -26,7 +26,7 @@ pub(crate) struct At {
     version: Option<String>,
 }
 
-/// NamedTarget of an inference.
+/// Target of an inference.
 pub(crate) enum NamedTarget {
     Function(Arc<DeployedFunction>),
     Model(Arc<ModelEntry>),
