@@ -1,4 +1,4 @@
-//! Classes of addresses: public, or reserved for a purpose that guests have no business with.
+//! Classes of addresses: public, or reserved for a special purpose.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

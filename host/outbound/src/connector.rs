@@ -67,7 +67,8 @@ impl Connector {
         self.policy.endpoints.set_listener(address);
     }
 
-    /// Looks the names of the cluster's stores up, so that no other name leads to them.
+    /// Looks up the names of the cluster's stores, so that their addresses are refused under every
+    /// name.
     pub async fn look_up_stores(&self) {
         let names: Vec<String> = self.policy.endpoints.names().map(str::to_owned).collect();
         for name in names {

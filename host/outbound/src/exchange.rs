@@ -1,4 +1,4 @@
-//! One HTTP/1.1 exchange on a connection that it has to itself.
+//! One HTTP/1.1 exchange on a dedicated connection.
 
 use bytes::Bytes;
 use http::{Request, Response, Uri};
@@ -16,7 +16,8 @@ use wasmtime_wasi_http::{Error, RequestOptions, WasiBody};
 /// Time limit of each phase of a request that sets none.
 pub(crate) const PHASE_TIME_MAX: Duration = Duration::from_secs(600);
 
-/// The rest of a connection: it has to be polled for the response's body to arrive.
+/// Drives a connection after the head of the response. The body arrives only while this future is
+/// polled.
 pub type ConnectionDriver = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 
 /// A response, and the connection that its body arrives on.

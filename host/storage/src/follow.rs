@@ -1,4 +1,4 @@
-//! Keeps memory in step with the datastore that the nodes of a cluster share.
+//! Mirrors in memory the datastore that the nodes of a cluster share.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,7 +53,7 @@ pub trait Follow: Send + Sync + 'static {
     fn load(&self) -> impl Future<Output = Result<Revision, Error>> + Send;
 }
 
-/// Keeps `follower` in step with the changes after `revision`, until the store closes or its data is
+/// Applies the changes after `revision` to `follower`, until the store closes or its data is
 /// replaced. While the store is unreachable, memory keeps its last state. After missed changes,
 /// everything is reloaded.
 pub async fn follow<F: Follow>(datastore: Arc<dyn Datastore>, follower: F, mut revision: Revision) {

@@ -1,10 +1,10 @@
 //! Identity of a folder of stored files, which the datastore records too.
 //!
-//! A node must not serve a folder by the datastore of another one, or by an empty datastore that
-//! replaces a lost one: it would treat all files as unused. At the first start, the folder gets a
-//! random identity in a marker file, and the datastore gets the same identity. Later starts compare
-//! the two. The marker is written before the record: of two nodes that start at once, both find the
-//! marker of the first.
+//! A node must not serve a folder with the datastore of another folder, or with an empty datastore
+//! that replaces a lost one, because the node would treat all files as unused. At the first start,
+//! the folder gets a random identity in a marker file, and the datastore gets the same identity.
+//! Later starts compare the two. The marker is written before the record, so that two nodes that
+//! start at once both find the marker of the first.
 
 use crate::blobs::{STAGED_PREFIX, create_folder, persist};
 use bytes::Bytes;
@@ -45,7 +45,7 @@ pub enum IdentityError {
         /// The identity in the datastore.
         recorded: String,
     },
-    /// The folder has files, and the datastore knows nothing of it.
+    /// The folder has files, and the datastore has no record of it.
     #[error(
         "{folder} has files, but the registry has never been used with it: bring back the registry of these files, or delete {folder}/{MARKER} to use the registry with them"
     )]

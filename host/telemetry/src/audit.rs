@@ -1,8 +1,8 @@
 //! Audit log: who changed what, and with which outcome.
 //!
-//! Each event is one line of JSON, in a file that is rotated, or in the node's log. The writer has a
-//! thread, which ends with the [`AuditLog`]; a bounded queue leads to it. Events that find it full
-//! are counted, and their number is in the node's log.
+//! Each event is one line of JSON, in a file that is rotated, or in the node's log. The writer runs
+//! on a separate thread, which takes events from a bounded queue and ends with the [`AuditLog`].
+//! Events that find the queue full are dropped and counted; the node's log reports their number.
 
 use crate::Metrics;
 use serde::{Deserialize, Serialize};
@@ -36,7 +36,7 @@ impl Default for AuditConfig {
     }
 }
 
-/// Something that a client did or tried.
+/// An action of a client, successful or not.
 #[derive(Debug, Clone, Serialize)]
 pub struct AuditEvent {
     /// Time of the response, in milliseconds since 1970.
@@ -54,7 +54,7 @@ pub struct AuditEvent {
     pub key: Option<String>,
     /// Method of the request.
     pub method: String,
-    /// Path of the request, which has the name that it is about.
+    /// Path of the request, which contains the name of the resource.
     pub path: String,
     /// HTTP status of the response.
     pub status: u16,

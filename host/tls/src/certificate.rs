@@ -20,7 +20,7 @@ pub struct CertificateFiles {
     pub key: PathBuf,
 }
 
-/// A certificate with its key, in use until its files have another. Cheap to clone.
+/// A certificate with its key, replaced when its files change. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Certificate(Arc<Shared>);
 

@@ -115,7 +115,7 @@ impl NodeFiles {
             .with_single_cert(chain.clone(), key.clone_key())
             .map_err(mismatch)?;
         server.alpn_protocols = vec![NODE_PROTOCOL.to_vec()];
-        // A resumed session would skip the check of the certificate, and so of its revocation.
+        // A resumed session would skip the checks of the certificate and of its revocation.
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
         let mut client = ClientConfig::builder_with_provider(provider())
@@ -180,8 +180,8 @@ impl NodeIdentity {
         self.0.changes.subscribe()
     }
 
-    /// Returns once `peer` is trusted no more, because its certificate was revoked or its authority
-    /// removed.
+    /// Returns once `peer` is no longer trusted, because its certificate was revoked or its
+    /// authority removed.
     pub async fn until_distrusted(&self, peer: &NodePeer) {
         let mut changes = self.changes();
         while self.trusts(peer) {

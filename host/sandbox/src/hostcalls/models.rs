@@ -73,7 +73,7 @@ impl OpenModel {
             let wanted = ModelRef { name: self.id.name.clone(), version: Some(self.id.version) };
             *self = ctx.resources.open(&wanted, &ctx.trace).await?.into();
         }
-        // OpenedModel above, unless it was open before.
+        // Opened above, unless it was open before.
         self.in_use.as_ref().ok_or_else(|| CallError::Trap(wasmtime::format_err!("a model was not opened")))
     }
 }

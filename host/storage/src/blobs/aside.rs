@@ -20,7 +20,7 @@ const GRACE: Duration = Duration::from_secs(24 * 3_600);
 pub(super) fn set_aside(folder: &Path, digest: ContentHash) -> io::Result<()> {
     let from = folder.join(digest.to_string());
     create_folder(&aside(folder))?;
-    // The time of modification is that of setting aside.
+    // The modification time records when the blob was set aside.
     File::options().append(true).open(&from)?.set_modified(SystemTime::now())?;
     std::fs::rename(from, place(folder, digest))
 }

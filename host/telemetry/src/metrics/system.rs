@@ -1,5 +1,5 @@
-//! What the operating system accounts to the node's process, under the names that Prometheus'
-//! client libraries agree on, and the version of the program.
+//! Resource usage of the node's process as reported by the operating system, under the names that
+//! Prometheus' client libraries agree on, and the version of the program.
 
 use procfs::ProcResult;
 use procfs::process::{LimitValue, Process};
