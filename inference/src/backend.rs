@@ -90,7 +90,7 @@ pub trait Backend: Send + Sync + 'static {
         0
     }
 
-    /// Returns memory that unloaded models left behind to the system. Blocks; called on the loader
+    /// Returns the freed memory of unloaded models to the system. Blocks; called on the loader
     /// thread after an unload.
     fn trim(&self) {}
 

@@ -342,7 +342,7 @@ impl ModelCache {
         entries.any(|(_, entry)| entry.resident().is_some_and(|resident| resident.pins() > 0))
     }
 
-    /// Completes when the last pin of a model drops. Counts from this call on.
+    /// Completes when the last pin of a model drops after this call.
     pub fn unpinned(&self) -> Notified<'_> {
         self.shared.unpinned.notified()
     }

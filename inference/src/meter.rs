@@ -23,7 +23,7 @@ struct MeterInner {
     observer: Option<Arc<dyn RunObserver>>,
 }
 
-/// Learns of every run that a [`Meter`] is charged for. Called on the device's threads, so it must
+/// Observes every run that a [`Meter`] is charged for. Called on the device's threads, so it must
 /// not block.
 pub trait RunObserver: fmt::Debug + Send + Sync {
     /// The device starts a run.
@@ -38,7 +38,7 @@ pub trait RunObserver: fmt::Debug + Send + Sync {
     fn over(&self);
 }
 
-/// A run, as one of the meters sees it that divide its time.
+/// A run, with the part of it that one meter is charged for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ObservedRun {
     /// The meter's part of the device time, by items.
@@ -120,7 +120,7 @@ impl Used {
     }
 }
 
-/// The meter of an accepted request. Tells the observers when it drops that the request has ended.
+/// The meter of an accepted request. When dropped, tells the observers that the request has ended.
 pub(crate) struct RequestMeter(Meter);
 
 impl RequestMeter {

@@ -214,8 +214,8 @@ impl Variant {
     }
 }
 
-/// Makes the form of a model for one platform, in the process that checks the upload. The engine of
-/// the platform provides it; the process that checks uploads runs all that its program has.
+/// Makes the form of a model for one platform, in the process that checks the upload. Each engine
+/// other than ONNX Runtime provides one. The process that checks uploads runs all of them.
 #[derive(Debug, Clone, Copy)]
 pub struct FormMaker {
     /// The platform.

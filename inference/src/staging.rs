@@ -1,4 +1,4 @@
-//! Where the files of a model are, before a load reads them.
+//! The storage tiers of a model's files before a load reads them.
 
 use crate::mapping::MappedFile;
 use crate::prepare::Variant;
@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use weir_types::ContentHash;
 
-/// Bytes of a model's files, by their place.
+/// Bytes of a model's files, by storage tier.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FileBytes {
     /// In the node's memory: in the system's page cache, or in the pinned cache of a device.

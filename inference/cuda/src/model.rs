@@ -22,8 +22,8 @@ const PROGRAMS_MAX: u64 = 32;
 /// Resident model.
 pub(crate) struct CudaModel(Arc<ModelShared>);
 
-/// State shared by the model's sessions. Fields drop in order: data in device memory before the
-/// device.
+/// State shared by the model's sessions. Fields drop in declaration order: data in device memory
+/// must be freed before the device.
 pub(crate) struct ModelShared {
     programs: Cache<Vec<Shape>, Arc<Bound>>,
     pub(crate) weights: Weights,

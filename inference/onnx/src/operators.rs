@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use weir_inference::UploadRefusal;
 
-/// Domains whose operators are all allowed. The standard's own domain is also written as the empty
-/// one.
+/// Domains whose operators are all allowed. The standard's own domain can also be written as an
+/// empty string.
 const DOMAINS: [&str; 3] = ["", "ai.onnx", "ai.onnx.ml"];
 
 /// Domains in which ONNX Runtime has operators: a model's function may not pass for one of them.

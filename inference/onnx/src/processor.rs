@@ -26,7 +26,7 @@ fn vectors() -> &'static str {
     }
 }
 
-/// On other architectures all have the same width.
+/// On other architectures, all processors have the same width.
 #[cfg(not(target_arch = "x86_64"))]
 fn vectors() -> &'static str {
     "baseline"

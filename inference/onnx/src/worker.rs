@@ -13,8 +13,8 @@
 //! A worker ends when it dies, when a run exceeds its time limit, or when the last of its models is
 //! unloaded. Whatever ran in it fails with [`InferenceError::WorkerLost`]; the next run of each
 //! model starts a new worker and loads the model there. A model that ran when a worker died is
-//! suspect: its next worker is its own, until it has run there. After two deaths in a row the model
-//! is quarantined ([`Deaths`]).
+//! suspect: it gets a separate worker until a run in that worker has succeeded. After two deaths in
+//! a row, the model is quarantined ([`Deaths`]).
 
 mod deaths;
 mod folder;

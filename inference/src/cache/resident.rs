@@ -58,7 +58,7 @@ pub struct FinishedLoad {
     pub from: FileBytes,
 }
 
-/// Where the weights of a model are just before its load.
+/// The storage tiers of a model's weights just before its load.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Origin {
     files: FileBytes,
@@ -86,7 +86,8 @@ fn pinned_hit_bytes(backend: &dyn Backend) -> u64 {
     backend.pinned_cache().map_or(0, |figures| figures.hit_bytes)
 }
 
-/// The objects that hold device memory. Fields drop in order: the sessions before their weights.
+/// The objects that hold device memory. Fields drop in declaration order, so the sessions drop
+/// before the weights that they use.
 struct ResidentMemory {
     /// The sessions that runs use.
     pool: Arc<Pool>,

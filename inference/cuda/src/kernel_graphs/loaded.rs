@@ -24,8 +24,8 @@ const LOCAL_BYTES_MAX: u32 = 4 << 10;
 /// Shared memory per block that needs no opt-in, in bytes.
 const SHARED_BYTES: u32 = 48 << 10;
 
-/// Loaded graph with its code. Fields drop in order: captured graphs before the functions that they
-/// use.
+/// Loaded graph with its code. Fields drop in declaration order, so captured graphs drop before the
+/// functions that they use.
 pub(super) struct LoadedGraph {
     plans: HashMap<Vec<Shape>, Planned>,
     code: Code,

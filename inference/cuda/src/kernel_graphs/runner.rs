@@ -20,8 +20,8 @@ use weir_worker::{TensorFile, TensorLocation, write_memory};
 /// All data in this process belongs to one tenant.
 const OWNER: MemoryOwner = MemoryOwner(1);
 
-/// Opened device and its loaded graphs. Fields drop in order: data in device memory before the
-/// device.
+/// Opened device and its loaded graphs. Fields drop in declaration order: data in device memory
+/// must be freed before the device.
 pub(super) struct GraphRunner {
     graphs: HashMap<u64, LoadedGraph>,
     memory: SlotMemory,

@@ -62,7 +62,7 @@ impl Deaths {
     }
 
     /// Whether the model ran when a worker died, and has not run successfully since. Such a model
-    /// gets a worker of its own, so that another death is certainly its doing.
+    /// gets a separate worker, so that the model is certainly the cause of another death.
     pub(super) fn is_suspect(&self, key: &ModelKey) -> bool {
         self.0.lock().by_model.contains_key(key)
     }
@@ -79,7 +79,7 @@ impl Deaths {
 }
 
 impl Records {
-    /// The record of a model, which is made if there is none.
+    /// The record of a model. Creates the record if there is none.
     fn record(&mut self, key: &ModelKey) -> &mut DeathRecord {
         if !self.by_model.contains_key(key) {
             let tenant = &key.id.tenant;

@@ -1,8 +1,9 @@
 //! Tenants in the run queue: their turns, and their shares of the queue. Plain data.
 //!
-//! The tenant that has had the least run time is next. A tenant that has been idle gains nothing by
-//! it: its run time counts as at least that of the tenant whose run started last. A run is charged
-//! with the time of the lane's run before it when it starts, and with its own time when it ends.
+//! The tenant that has had the least run time is next. Idle time earns no credit: the run time of a
+//! tenant counts as at least that of the tenant whose run started last. When a run starts, its
+//! tenant is charged with the time of the lane's previous run. When the run ends, the charge is
+//! corrected to the actual time.
 
 use super::JobOrder;
 use std::collections::{BTreeSet, HashMap};
