@@ -31,7 +31,7 @@ pub struct ElementwiseProgram {
     pub instructions: Vec<Instruction>,
 }
 
-/// Number type that a program computes in.
+/// Number type that a program computes in, called the lane of the program.
 ///
 /// Loading a boolean gives 0 or 1. Storing to a boolean gives 1 for any number except 0. Storing a
 /// float to an integer truncates (the result is unspecified if it overflows); storing an integer to
