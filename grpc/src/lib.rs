@@ -7,6 +7,12 @@ pub use codec::{BoundedCodec, DESCRIPTION_BYTES_MAX, ITEMS_MAX};
 mod health;
 pub use health::{HealthCheckRequest, HealthCheckResponse, ServingStatus};
 
+mod reflection;
+pub use reflection::{
+    ErrorResponse, ExtensionRequest, FileDescriptorResponse, ListServiceResponse, ReflectionAnswer,
+    ReflectionQuestion, ServerReflectionRequest, ServerReflectionResponse, ServiceResponse,
+};
+
 mod generated {
     #![allow(
         missing_docs,

@@ -13,6 +13,7 @@ import tritonclient.grpc as sync
 import tritonclient.grpc.aio as aio
 from elements import ELEMENTS, values
 from tritonclient.grpc import service_pb2, service_pb2_grpc
+from google.protobuf import descriptor_pool, message_factory
 from tritonclient.utils import InferenceServerException
 
 import grpc
@@ -31,6 +32,28 @@ def tensor(name, datatype, array):
     given = sync.InferInput(name, list(array.shape), datatype)
     given.set_data_from_numpy(array)
     return given
+
+
+def fields(message, number):
+    """The values of a field with bytes in a message of protocol buffers that has only such fields."""
+    values, at = [], 0
+
+    def varint():
+        nonlocal at
+        value, shift = 0, 0
+        while True:
+            byte = message[at]
+            value |= (byte & 0x7F) << shift
+            at, shift = at + 1, shift + 7
+            if byte < 0x80:
+                return value
+
+    while at < len(message):
+        key, length = varint(), varint()
+        if key == number << 3 | 2:
+            values.append(message[at : at + length])
+        at += length
+    return values
 
 
 class Sync(unittest.TestCase):
@@ -76,6 +99,26 @@ class Sync(unittest.TestCase):
         classes = [sync.InferRequestedOutput("y", class_count=2)]
         result = self.client.infer("matmul", [tensor("x", "FP32", x)], "1", outputs=classes)
         self.assertEqual(values(result.as_numpy("y")), ["2.000000:2", "1.000000:1"])
+
+    def test_reflection_describes_the_service(self):
+        with grpc.insecure_channel(URL) as channel:
+            for version in ["v1", "v1alpha"]:
+                reflect = channel.stream_stream(f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo")
+                symbol = b"inference.GRPCInferenceService"
+                # ListServices, then FileContainingSymbol.
+                listed, found = reflect(iter([b"\x3a\x00", bytes([0x22, len(symbol)]) + symbol]))
+                self.assertIn(symbol, listed)
+                [file] = fields(fields(found, 4)[0], 1)
+                pool = descriptor_pool.DescriptorPool()
+                pool.AddSerializedFile(file)
+                method = pool.FindServiceByName(symbol.decode()).FindMethodByName("ModelReady")
+                request = message_factory.GetMessageClass(method.input_type)(name="matmul")
+                call = channel.unary_unary(
+                    f"/{symbol.decode()}/{method.name}",
+                    request_serializer=lambda message: message.SerializeToString(),
+                    response_deserializer=message_factory.GetMessageClass(method.output_type).FromString,
+                )
+                self.assertTrue(call(request).ready)
 
     def test_a_tensor_larger_than_the_usual_message(self):
         x = np.arange(4 * 500_000, dtype=np.float32).reshape(-1, 4)

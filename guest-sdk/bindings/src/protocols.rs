@@ -11,12 +11,23 @@ pub(crate) fn generate(check: bool) -> Result<()> {
     let inference =
         tonic_prost_build::configure().build_client(false).codec_path("crate::BoundedCodec").bytes(".");
     compile(inference, "grpc/proto", "inference", "grpc/src/generated.rs", check)?;
+    describe("grpc/proto", &["inference", "health", "reflection"], "grpc/src/descriptors.binpb", check)?;
     // Values share the caller's memory, also when a request is sent again.
     let etcd = tonic_prost_build::configure()
         .build_server(false)
         .bytes(".etcdserverpb.PutRequest.value")
         .bytes(".etcdserverpb.Compare.value");
     compile(etcd, "datastore/proto", "etcd", "datastore/src/etcd/client/generated.rs", check)
+}
+
+/// Compiles the files `names` in `folder` to a set of descriptors, for reflection. Both paths are
+/// relative to the workspace.
+fn describe(folder: &str, names: &[&str], to: &str, check: bool) -> Result<()> {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut compiler = protox::Compiler::new([workspace.join(folder)])?;
+    compiler.include_source_info(false).include_imports(true);
+    compiler.open_files(names.iter().map(|name| format!("{name}.proto")))?;
+    put(&workspace.join(to), &compiler.encode_file_descriptor_set(), check)
 }
 
 /// Compiles `name.proto` in `folder` to the Rust file `to`. Both paths are relative to the

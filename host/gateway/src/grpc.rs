@@ -8,6 +8,7 @@ mod counted;
 mod describe;
 pub(super) mod health;
 mod message;
+pub(super) mod reflection;
 
 use super::Caller;
 use super::error::ApiError;
@@ -66,7 +67,7 @@ pub(super) fn method(path: &str) -> Option<&str> {
 
 /// Whether clients of a path read errors as gRPC statuses.
 pub(super) fn is_grpc(path: &str) -> bool {
-    is_call(path) || health::method(path).is_some()
+    is_call(path) || health::method(path).is_some() || reflection::method(path).is_some()
 }
 
 /// Whether a path names the method that takes a stream of messages.

@@ -264,6 +264,10 @@ impl Gateway {
         if grpc::is_call(request.uri().path()) {
             return grpc::serve(&self.node, request).await;
         }
+        if let Some(method) = grpc::reflection::method(request.uri().path()) {
+            let method = method.to_owned();
+            return grpc::reflection::serve(&method, request).await;
+        }
         // Infallible: every error is already a response.
         let response = self.router.clone().oneshot(request.map(Body::new)).await.into_response();
         let is_told = |extensions: &http::Extensions| {
