@@ -3,16 +3,20 @@
 //! A node takes a model as one file. [`ModelParts`] is that file, with the weights of the other files
 //! inside, as parts of the files on disk: no weight is read into memory before it is sent.
 
+mod archive;
+mod files;
 mod parts;
+mod section;
 mod wire;
 
 use crate::error::Problem;
 use crate::output::size;
 use anyhow::Result;
+use files::{ModelFiles, StoredFile};
 use parts::{FileIndex, ModelParts};
 use std::collections::HashMap;
 use std::ops::Range;
-use std::path::{Component, Path, PathBuf};
+use std::path::Path;
 use wire::{Defect, Field, Source, length_delimited};
 
 /// Longest file that protocol buffers can encode.
@@ -35,43 +39,36 @@ const DATA_LOCATION: u32 = 14;
 /// [`DATA_LOCATION`] of a tensor whose bytes are in another file.
 const EXTERNAL: u64 = 1;
 
-/// The ONNX file of `path`: the file itself, or the model in a folder.
-pub(crate) fn model_file(path: &Path) -> Result<PathBuf> {
-    if !path.is_dir() {
-        return Ok(path.to_owned());
+/// Opens the model of `path`: an ONNX file, a folder with one, or an archive of such a folder.
+pub(crate) fn open(path: &Path) -> Result<ModelParts> {
+    let files = ModelFiles::find(path)?;
+    if let Some(parts) = with_external_data(&files)? {
+        return Ok(parts);
     }
-    let unreadable = |error| Problem::new(format!("cannot read {}", path.display())).because(error);
-    let mut models = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(unreadable)? {
-        let file = entry.map_err(unreadable)?.path();
-        if file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("onnx")) {
-            models.push(file);
-        }
-    }
-    models.sort();
-    match models.as_slice() {
-        [one] => Ok(one.clone()),
-        [] => Err(Problem::new(format!("{} has no .onnx file", path.display())).into()),
-        [first, second, ..] => {
-            let names = format!("{}, {}, ...", first.display(), second.display());
-            let text = format!("{} has {} .onnx files: {names}", path.display(), models.len());
-            Err(Problem::new(text).hint("name the file to push").into())
-        }
-    }
+    let model = files.model;
+    let len = model.open().map_err(|error| unreadable(&model, error))?.len();
+    let mut parts = ModelParts::new(model);
+    parts.set(vec![Piece::File(FileIndex::MODEL, 0..len)]);
+    Ok(parts)
 }
 
-/// The model in `file` with the weights that are in other files; `None` if all weights are inside, or
-/// if `file` is not an ONNX model, which the node explains.
-pub(crate) fn with_external_data(file: &Path) -> Result<Option<ModelParts>> {
-    let unreadable = |error| Problem::new(format!("cannot read {}", file.display())).because(error);
-    let source = Source::open(file).map_err(unreadable)?;
-    let whole = 0..source.len();
-    let folder = file.parent().unwrap_or(Path::new("")).to_owned();
-    let mut embedder = Embedder { source, folder, places: HashMap::new(), parts: ModelParts::new(file) };
+fn unreadable(file: &StoredFile, error: std::io::Error) -> Problem {
+    Problem::new(format!("cannot read {file}")).because(error)
+}
+
+/// The model with the weights that are in other files; `None` if all weights are inside, or if the
+/// file is not an ONNX model, which the node explains.
+fn with_external_data(files: &ModelFiles) -> Result<Option<ModelParts>> {
+    let model = &files.model;
+    let section = model.open().map_err(|error| unreadable(model, error))?;
+    let whole = 0..section.len();
+    let source = Source::new(section);
+    let mut embedder =
+        Embedder { source, files, places: HashMap::new(), parts: ModelParts::new(model.clone()) };
     let pieces = match embedder.message(Kind::Model, whole, 0) {
         Ok(Some(pieces)) => pieces,
         Ok(None) | Err(Defect::Malformed) => return Ok(None),
-        Err(Defect::Io(error)) => return Err(unreadable(error).into()),
+        Err(Defect::Io(error)) => return Err(unreadable(model, error).into()),
         Err(Defect::Weights(problem)) => return Err(problem.into()),
     };
     let mut parts = embedder.parts;
@@ -147,15 +144,15 @@ struct DataLocation {
 }
 
 /// Rewrites the messages around the weights of other files.
-struct Embedder {
+struct Embedder<'a> {
     source: Source,
-    folder: PathBuf,
+    files: &'a ModelFiles,
     /// The files with weights, by location, and their lengths.
     places: HashMap<String, (FileIndex, u64)>,
     parts: ModelParts,
 }
 
-impl Embedder {
+impl Embedder<'_> {
     /// The message with embedded weights; `None` if it has no weight in another file.
     fn message(&mut self, kind: Kind, range: Range<u64>, depth: usize) -> Result<Option<Vec<Piece>>, Defect> {
         if depth > DEPTH_MAX {
@@ -256,11 +253,8 @@ impl Embedder {
         match end.filter(|end| *end <= file_bytes) {
             Some(end) => Ok((file, place.offset..end)),
             None => {
-                let path = self.folder.join(&location);
-                let text = format!(
-                    "{} has {file_bytes} bytes, and weight {name:?} lies beyond its end",
-                    path.display()
-                );
+                let text =
+                    format!("{location} has {file_bytes} bytes, and weight {name:?} lies beyond its end");
                 Err(Problem::new(text).hint("the file is incomplete: copy or download it again").into())
             }
         }
@@ -269,27 +263,21 @@ impl Embedder {
     /// Looks up a file with weights. Its location comes from the model, which may be a stranger's, so
     /// the file must be in the model's folder.
     fn open(&mut self, name: &str, location: String) -> Result<(FileIndex, u64), Defect> {
-        let relative = Path::new(&location);
-        let is_inside = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
-        if location.is_empty() || !relative.components().all(is_inside) {
+        let Some(stored) = self.files.beside(&location) else {
             let text = format!("weight {name:?} is in {location:?}, which is outside the model's folder");
             let hint = "put the file beside the model, and save the model with that location";
             return Err(Problem::new(text).hint(hint).into());
-        }
+        };
         if self.places.len() == FILES_MAX {
             let text = format!("the model's weights are in more than {FILES_MAX} files");
             return Err(Problem::new(text).hint("save them in one file").into());
         }
-        let path = self.folder.join(relative);
-        let meta = std::fs::metadata(&path).and_then(|meta| match meta.is_file() {
-            true => Ok(meta),
-            false => Err(std::io::Error::other("it is not a file")),
-        });
-        let meta = meta.map_err(|error| {
-            let text = format!("cannot read {}, which has weight {name:?}", path.display());
+        let opened = stored.and_then(|stored| stored.open().map(|section| (stored, section.len())));
+        let (stored, len) = opened.map_err(|error| {
+            let text = format!("cannot read {location}, which has weight {name:?}");
             Problem::new(text).because(error).hint("keep the files of a model in one folder")
         })?;
-        let found = (self.parts.add_file(path), meta.len());
+        let found = (self.parts.add_file(stored), len);
         self.places.insert(location, found);
         Ok(found)
     }

@@ -37,7 +37,7 @@ pub(crate) fn read_or_refuse(bytes: &[u8]) {
         if input.shape.check(input.datatype, &data).is_err() {
             continue;
         }
-        if let Ok(classes) = Classes::new(input.datatype, &input.shape, &data, 3, 1 << 20) {
+        if let Ok(classes) = Classes::new(input.datatype, &input.shape, &data, None, 3, 1 << 20) {
             assert!(classes.shape.check(ElementType::Bytes, &classes.data).is_ok());
         }
         raw(input.shape.dimensions(), input.datatype, data.len());

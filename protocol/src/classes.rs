@@ -2,13 +2,13 @@
 //! output.
 
 use std::cmp::Ordering;
-use weir_types::{ElementType, Shape};
+use weir_types::{ElementType, Labels, Shape};
 
 /// Largest number of classes per row.
 pub const CLASSES_MAX: u32 = 1_000;
 
-/// Classes as strings `value:index`, largest first. A tensor with two or more dimensions has one
-/// list per row; other tensors have one list.
+/// Classes as strings `value:index`, or `value:index:label` of elements with a label, largest first.
+/// A tensor with two or more dimensions has one list per row; other tensors have one list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Classes {
     /// Shape of the strings: rows, if any, and classes per row.
@@ -33,11 +33,12 @@ pub enum ClassError {
 
 impl Classes {
     /// Finds the `count` largest elements of each row of `data`, in at most `bytes_max` bytes.
-    /// `data` must fit its type and shape.
+    /// `data` must fit its type and shape. `labels` are those of a row.
     pub fn new(
         datatype: ElementType,
         shape: &Shape,
         data: &[u8],
+        labels: Option<&Labels>,
         count: u32,
         bytes_max: usize,
     ) -> Result<Self, ClassError> {
@@ -47,7 +48,12 @@ impl Classes {
         macro_rules! largest {
             ($type:ty, $format:literal) => {{
                 let values = data.as_chunks().0.iter().map(|bytes| <$type>::from_le_bytes(*bytes));
-                rows(shape, values, count, bytes_max, |value| format!($format, value))
+                rows(shape, values, count, bytes_max, |value, index| {
+                    match labels.and_then(|labels| labels.get(index)) {
+                        Some(label) => format!(concat!($format, ":{}:{}"), value, index, label),
+                        None => format!(concat!($format, ":{}"), value, index),
+                    }
+                })
             }};
         }
         match datatype {
@@ -73,7 +79,7 @@ fn rows<T: PartialOrd + Copy>(
     mut values: impl ExactSizeIterator<Item = T>,
     count: u32,
     bytes_max: usize,
-    print: impl Fn(T) -> String,
+    print: impl Fn(T, usize) -> String,
 ) -> Result<Classes, ClassError> {
     let rows = match shape.dimensions() {
         [rows, _, ..] => Some(*rows),
@@ -84,8 +90,8 @@ fn rows<T: PartialOrd + Copy>(
     let mut data = Vec::new();
     while values.len() > 0 && count > 0 {
         let row = values.by_ref().take(row_len).enumerate();
-        for (place, value) in largest(row, count as usize) {
-            let text = format!("{}:{place}", print(value));
+        for (index, value) in largest(row, count as usize) {
+            let text = print(value, index);
             let length = u32::try_from(text.len()).map_err(|_| ClassError::TooLarge(bytes_max))?;
             data.extend_from_slice(&length.to_le_bytes());
             data.extend_from_slice(text.as_bytes());
@@ -143,7 +149,19 @@ mod tests {
 
     fn floats(shape: &[u32], values: &[f32], count: u32) -> Classes {
         let data: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        Classes::new(ElementType::Fp32, &Shape::new(shape).unwrap(), &data, count, 1 << 20).unwrap()
+        Classes::new(ElementType::Fp32, &Shape::new(shape).unwrap(), &data, None, count, 1 << 20).unwrap()
+    }
+
+    #[test]
+    fn labels_follow_the_index_of_their_element() {
+        let labels = Labels::from_lines("cat\n\nlong: dog");
+        let shape = Shape::new(&[2, 4]).unwrap();
+        let data = [1, 2, 3, 4, 9, 0, 0, 0];
+        let classes = Classes::new(ElementType::Uint8, &shape, &data, Some(&labels), 4, 1 << 10).unwrap();
+        let rows = ["4:3", "3:2:long: dog", "2:1", "1:0:cat", "9:0:cat", "0:1", "0:2:long: dog", "0:3"];
+        assert_eq!(texts(&classes), rows);
+        let longest = Classes::new(ElementType::Uint8, &shape, &data, Some(&labels), 2, 30);
+        assert_eq!(longest, Err(ClassError::TooLarge(30)));
     }
 
     #[test]
@@ -169,7 +187,8 @@ mod tests {
     #[test]
     fn unsupported_classification_returns_an_error() {
         let shape = Shape::new(&[2]).unwrap();
-        let of = |datatype, count, bytes_max| Classes::new(datatype, &shape, &[1, 255], count, bytes_max);
+        let of =
+            |datatype, count, bytes_max| Classes::new(datatype, &shape, &[1, 255], None, count, bytes_max);
         assert_eq!(texts(&of(ElementType::Int8, 1, 100).unwrap()), ["1:0"]);
         assert_eq!(of(ElementType::Bool, 1, 100), Err(ClassError::Type(ElementType::Bool)));
         assert_eq!(of(ElementType::Uint8, 1_001, 100), Err(ClassError::TooMany(1_001)));

@@ -20,6 +20,12 @@ ELEMENTS = {
     "BYTES": np.array(["", "ü", "text"], np.object_),
 }
 
+# Classes of the rows [1, 0, 0, 0] and [-1, 0, 0, 0] by the model `animals`.
+CLASSES = [
+    "2.000000:2:long: dog", "1.000000:1", "0.000000:0:cat",
+    "0.000000:0:cat", "-1.000000:1", "-2.000000:2:long: dog",
+]
+
 
 def values(array):
     """The elements as a list, with strings normalised."""

@@ -11,7 +11,7 @@ import unittest
 import numpy as np
 import tritonclient.grpc as sync
 import tritonclient.grpc.aio as aio
-from elements import ELEMENTS, values
+from elements import CLASSES, ELEMENTS, values
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from google.protobuf import descriptor_pool, message_factory
 from tritonclient.utils import InferenceServerException
@@ -99,6 +99,15 @@ class Sync(unittest.TestCase):
         classes = [sync.InferRequestedOutput("y", class_count=2)]
         result = self.client.infer("matmul", [tensor("x", "FP32", x)], "1", outputs=classes)
         self.assertEqual(values(result.as_numpy("y")), ["2.000000:2", "1.000000:1"])
+
+    def test_classes_have_labels(self):
+        x = np.array([[1, 0, 0, 0], [-1, 0, 0, 0]], np.float32)
+        classes = [sync.InferRequestedOutput("y", class_count=3)]
+        result = self.client.infer("animals", [tensor("x", "FP32", x)], outputs=classes)
+        self.assertEqual(result.as_numpy("y").shape, (2, 3))
+        self.assertEqual(values(result.as_numpy("y")), CLASSES)
+        config = self.client.get_model_config("animals").config
+        self.assertEqual([output.label_filename for output in config.output], ["labels.y"])
 
     def test_reflection_describes_the_service(self):
         with grpc.insecure_channel(URL) as channel:

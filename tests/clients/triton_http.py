@@ -1,7 +1,8 @@
 """Tests with NVIDIA's HTTP client, unmodified, on the node at WEIR_URL.
 
 The node has the tensor function `echo`, the models `identity`, `identity_bf16` and `matmul`
-(versions 1 and 2) of tests/fixtures/models, and the workflow `mean` of both versions of `matmul`.
+(versions 1 and 2) of tests/fixtures/models, the workflow `mean` of both versions of `matmul`, and the
+model `animals`, which is version 1 of `matmul` with the labels "cat", "" and "long: dog".
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import unittest
 import numpy as np
 import tritonclient.http as sync
 import tritonclient.http.aio as aio
-from elements import ELEMENTS, values
+from elements import CLASSES, ELEMENTS, values
 from tritonclient.utils import InferenceServerException
 
 URL = os.environ["WEIR_URL"].removeprefix("http://")
@@ -94,6 +95,16 @@ class Sync(unittest.TestCase):
         wanted = [sync.InferRequestedOutput("y", class_count=2)]
         result = self.client.infer("matmul", [tensor("x", "FP32", x)], model_version="1", outputs=wanted)
         self.assertEqual(values(result.as_numpy("y")), ["2.000000:2", "1.000000:1"])
+
+    def test_classes_have_labels(self):
+        x = np.array([[1, 0, 0, 0], [-1, 0, 0, 0]], np.float32)
+        for binary in [True, False]:
+            wanted = [sync.InferRequestedOutput("y", binary_data=binary, class_count=3)]
+            result = self.client.infer("animals", [tensor("x", "FP32", x)], outputs=wanted)
+            self.assertEqual(result.as_numpy("y").shape, (2, 3))
+            self.assertEqual(values(result.as_numpy("y")), CLASSES)
+        [output] = self.client.get_model_config("animals")["output"]
+        self.assertEqual(output["label_filename"], "labels.y")
 
     def test_requests_can_be_made_and_read_apart(self):
         x = np.ones((1, 4), np.float32)

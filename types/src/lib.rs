@@ -27,6 +27,11 @@ pub use manifest::{
     ModelRef, reuse,
 };
 
+mod labels;
+pub use labels::{
+    LABEL_BYTES_MAX, LABELS_BYTES_MAX, LABELS_MAX, Labels, LabelsDefect, LabelsError, ModelLabels,
+};
+
 mod imports;
 pub use imports::imports_whole_runtime;
 

@@ -1,7 +1,10 @@
 //! Manifests of functions and models. Read from TOML in a project and from JSON over HTTP; unknown
 //! keys are rejected.
 
-use crate::{Autosize, Batching, Cost, DeviceChoice, Limits, Name, ObjectGrants, Precision, Reuse, Version};
+use crate::{
+    Autosize, Batching, Cost, DeviceChoice, Limits, ModelLabels, Name, ObjectGrants, Precision, Reuse,
+    Version,
+};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -180,6 +183,9 @@ pub struct ModelManifest {
     /// up to [`KEEP_ALIVE_MS_MAX`]; `None`: the node's setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_alive_ms: Option<u64>,
+    /// Names of the classes of outputs, for classification.
+    #[serde(skip_serializing_if = "ModelLabels::is_empty")]
+    pub labels: ModelLabels,
 }
 
 /// Longest time for which a manifest keeps an unused model in a device's memory: 30 days.

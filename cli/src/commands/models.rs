@@ -1,19 +1,19 @@
 //! `weir models`.
 
 mod profile;
+mod push;
 mod run;
 
-use crate::client::UploadReader;
 use crate::commands::CommandContext;
 use crate::commands::collection::{Collection, RemoveArgs, ShowArgs, VersionArgs};
 use crate::commands::functions::cache;
-use crate::onnx;
-use crate::output::{OutputSettings, age, duration, size, table, time};
+use crate::output::{age, duration, size, table, time};
 use crate::project::old_versions;
 use crate::settings::ClientArgs;
 use anyhow::Result;
 use clap::Subcommand;
-use std::path::{Path, PathBuf};
+use push::LabelsFile;
+use std::path::PathBuf;
 use std::time::Duration;
 use weir_types::api::{Model, ModelOnDevice, ModelPushed, ModelRuns, ModelVersion};
 use weir_types::{
@@ -24,6 +24,7 @@ use weir_types::{
 ///
 /// Examples:
 ///   weir models push digits digits.onnx      # push the next version
+///   weir models push birds birds.zip --labels birds.txt
 ///   weir models                              # list all models
 ///   weir models show digits                  # inputs, outputs and measured times
 ///   weir models run digits -d @request.json  # one inference
@@ -50,7 +51,8 @@ enum ModelAction {
     Push {
         /// Name of the model for requests and functions
         name: Name,
-        /// ONNX file, or folder with one ONNX file; files with weights are in the same folder
+        /// ONNX file, or folder with one ONNX file and the files with its weights, or archive of such
+        /// a folder: .tar, .tar.gz or .zip
         file: PathBuf,
         /// Version number [default: the next]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -108,6 +110,10 @@ enum ModelAction {
         /// model stays until room is needed]
         #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(..=KEEP_ALIVE_MS_MAX))]
         keep_alive_ms: Option<u64>,
+        /// File with the labels of an output, one per line, for classification; OUTPUT is the output,
+        /// if the model has several
+        #[arg(long, value_name = "[OUTPUT=]FILE")]
+        labels: Vec<LabelsFile>,
         /// Push the model even if it has other inputs or outputs than the newest version
         #[arg(long)]
         allow_signature_change: bool,
@@ -169,6 +175,7 @@ pub(crate) fn run(args: ModelsArgs, context: &CommandContext) -> Result<()> {
             autosize_keep_alive_ms,
             cache_ttl_ms,
             keep_alive_ms,
+            labels,
             allow_signature_change,
         } => {
             let version = version.map_or_else(String::new, |version| format!("/versions/{version}"));
@@ -192,10 +199,8 @@ pub(crate) fn run(args: ModelsArgs, context: &CommandContext) -> Result<()> {
                 // As JSON, so that a numeric name stays a string.
                 ("batching.mask", mask.map(|mask| serde_json::Value::from(mask).to_string())),
             ]);
-            let mut upload = upload(&file, &name, output)?;
             let path = format!("{}{version}{query}", models.path(&name));
-            let pushed: ModelPushed = models.client.put(&path, &format!("push {name}"), &[], &mut upload)?;
-            drop(upload);
+            let pushed = push::push(&models, &path, &name, &file, &labels)?;
             output.result(&pushed, |ModelPushed { model, removed_versions }| {
                 let name = &model.name;
                 let version = model.version;
@@ -213,20 +218,6 @@ pub(crate) fn run(args: ModelsArgs, context: &CommandContext) -> Result<()> {
         ModelAction::Release(args) => release(&models, &args),
         ModelAction::Rm(args) => models.remove(&args),
     }
-}
-
-/// The upload of a model, with the weights that are in other files.
-fn upload(path: &Path, name: &Name, output: OutputSettings) -> Result<UploadReader> {
-    let file = onnx::model_file(path)?;
-    let what = format!("sending {name}");
-    let then = "checking and optimising it";
-    Ok(match onnx::with_external_data(&file)? {
-        Some(parts) => {
-            let length_bytes = parts.length_bytes();
-            UploadReader::new(Box::new(parts.reader()), length_bytes, output, &what, then)
-        }
-        None => UploadReader::open(&file, output, &what, then)?,
-    })
 }
 
 /// The line about versions that a push removed; empty if there are none.
@@ -322,6 +313,8 @@ fn details(model: &ModelVersion) -> String {
     facts.extend(model.manifest.autosize.map(|autosize| ("autosize", autosize.to_string())));
     facts.extend(model.manifest.slo_ms.map(|ms| ("slo", format!("{ms} ms"))));
     facts.extend(model.manifest.cost_slo.map(|cost| ("cost slo", cost.to_string())));
+    facts
+        .extend(model.manifest.labels.iter().map(|(output, labels)| ("labels", push::shown(output, labels))));
     let facts: String = facts.iter().map(|(name, value)| format!("{name:<13}{value}\n")).collect();
     let devices: String = model.devices.iter().map(on_device).collect();
     facts + &devices + &signature(&model.signature)

@@ -1,11 +1,11 @@
 //! A file in parts of other files.
 
+use super::files::StoredFile;
+use super::section::Section;
 use super::{Piece, total};
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io::{self, Read, Seek as _, SeekFrom};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
 
 /// A file of [`ModelParts`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,18 +19,18 @@ impl FileIndex {
 /// A model in parts of several files.
 #[derive(Debug)]
 pub(crate) struct ModelParts {
-    files: Vec<PathBuf>,
+    files: Vec<StoredFile>,
     pieces: VecDeque<Piece>,
 }
 
 impl ModelParts {
-    pub(super) fn new(model: &Path) -> Self {
-        Self { files: vec![model.to_owned()], pieces: VecDeque::new() }
+    pub(super) fn new(model: StoredFile) -> Self {
+        Self { files: vec![model], pieces: VecDeque::new() }
     }
 
     /// Adds a file with weights.
-    pub(super) fn add_file(&mut self, path: PathBuf) -> FileIndex {
-        self.files.push(path);
+    pub(super) fn add_file(&mut self, file: StoredFile) -> FileIndex {
+        self.files.push(file);
         FileIndex(self.files.len() - 1)
     }
 
@@ -54,22 +54,23 @@ impl ModelParts {
 pub(crate) struct PartsReader {
     parts: ModelParts,
     /// The file of the last part. The weights of a model are usually in one file.
-    open: Option<(FileIndex, File)>,
+    open: Option<(FileIndex, Section)>,
 }
 
 impl PartsReader {
     /// Reads bytes at the start of `range` of a file.
     fn read_file(&mut self, index: FileIndex, range: &Range<u64>, buffer: &mut [u8]) -> io::Result<usize> {
-        let path = self.parts.files.get(index.0).ok_or_else(|| io::Error::other("there is no such file"))?;
+        let stored =
+            self.parts.files.get(index.0).ok_or_else(|| io::Error::other("there is no such file"))?;
         let mut file = match self.open.take() {
             Some((open, file)) if open == index => file,
-            _ => File::open(path)?,
+            _ => stored.open()?,
         };
         file.seek(SeekFrom::Start(range.start))?;
         let wanted = usize::try_from(range.end - range.start).unwrap_or(usize::MAX).min(buffer.len());
         let count = file.read(&mut buffer[..wanted])?;
         if count == 0 {
-            let text = format!("{} became shorter while it was sent", path.display());
+            let text = format!("{stored} became shorter while it was sent");
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
         }
         self.open = Some((index, file));

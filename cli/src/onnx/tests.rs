@@ -43,6 +43,11 @@ fn model(weights: &[Vec<u8>; 3]) -> Vec<u8> {
     [vec![0x08, 8], field(7, &graph.concat()), unknown, field(8, b"\x10\x11")].concat()
 }
 
+/// A model with its only external weight, a whole file, at `location`.
+pub(super) fn model_with_weights_in(location: &str) -> Vec<u8> {
+    model(&[external("w", &[("location", location)]), inside("c", b"1"), inside("b", b"2")])
+}
+
 /// A folder with `model.onnx` and other files.
 fn folder(model: &[u8], files: &[(&str, &[u8])]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
@@ -56,7 +61,7 @@ fn folder(model: &[u8], files: &[(&str, &[u8])]) -> TempDir {
 }
 
 fn embedded(folder: &TempDir) -> Result<Option<ModelParts>> {
-    with_external_data(&model_file(folder.path()).unwrap())
+    with_external_data(&ModelFiles::find(folder.path()).unwrap())
 }
 
 /// The error for a model with one external weight at `place`, in a folder with a weights file of 24
@@ -152,11 +157,12 @@ fn file_that_became_shorter_is_an_error() {
 #[test]
 fn folder_needs_one_onnx_file() {
     let folder = folder(b"", &[("weights.bin", b"")]);
-    assert!(model_file(folder.path()).unwrap().ends_with("model.onnx"));
-    assert!(model_file(&folder.path().join("weights.bin")).unwrap().ends_with("weights.bin"));
+    let found = |path: &Path| ModelFiles::find(path).map(|files| files.model.to_string());
+    assert!(found(folder.path()).unwrap().ends_with("model.onnx"));
+    assert!(found(&folder.path().join("weights.bin")).unwrap().ends_with("weights.bin"));
     std::fs::write(folder.path().join("other.ONNX"), "").unwrap();
-    let error = model_file(folder.path()).unwrap_err().to_string();
+    let error = found(folder.path()).unwrap_err().to_string();
     assert!(error.contains("has 2 .onnx files") && error.contains("other.ONNX"), "{error}");
     let empty = tempfile::tempdir().unwrap();
-    assert!(model_file(empty.path()).unwrap_err().to_string().contains("has no .onnx file"));
+    assert!(found(empty.path()).unwrap_err().to_string().contains("has no .onnx file"));
 }

@@ -1,10 +1,9 @@
 //! Fields of protocol buffers, read from a file.
 
+use super::section::Section;
 use crate::error::Problem;
-use std::fs::File;
 use std::io::{self, BufReader, Read as _};
 use std::ops::Range;
-use std::path::Path;
 
 /// Reason why weights cannot be embedded.
 pub(super) enum Defect {
@@ -76,24 +75,13 @@ impl Field {
 
 /// File with a message.
 pub(super) struct Source {
-    reader: BufReader<File>,
+    reader: BufReader<Section>,
     position: u64,
-    len: u64,
 }
 
 impl Source {
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let file = File::open(path)?;
-        let meta = file.metadata()?;
-        if !meta.is_file() {
-            return Err(io::Error::other("it is not a file"));
-        }
-        Ok(Self { reader: BufReader::new(file), position: 0, len: meta.len() })
-    }
-
-    /// Length of the file.
-    pub(super) fn len(&self) -> u64 {
-        self.len
+    pub(super) fn new(section: Section) -> Self {
+        Self { reader: BufReader::new(section), position: 0 }
     }
 
     /// Reads the field at the start of `range`, which ends with its message.

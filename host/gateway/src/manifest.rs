@@ -2,7 +2,7 @@
 //!
 //! `curl -T fn.wasm URL` is enough to deploy. `?models=digits&limits.deadline_ms=500` sets values
 //! without a file, the `weir-manifest` header takes JSON, and a multipart form has the fields
-//! `component` and `manifest`.
+//! `component` and `manifest`. A form with a `model` also has `labels`, one label per line.
 
 use super::error::ApiError;
 use axum::extract::Request;
@@ -15,13 +15,17 @@ use http_body::Body as _;
 use multer::{Field, Multipart};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use weir_types::ErrorCode;
 use weir_types::api::MANIFEST_HEADER;
+use weir_types::{ErrorCode, LABELS_BYTES_MAX, Labels};
 
 /// Size limit of a manifest.
 const MANIFEST_BYTES_MAX: usize = 256 << 10;
-/// Size limit of a form around its file.
-const FORM_BYTES_MAX: u64 = 512 << 10;
+/// Size limit of a form around its file: manifest, labels, and room for the heads of its fields.
+const FORM_BYTES_MAX: u64 = (MANIFEST_BYTES_MAX + LABELS_BYTES_MAX + (256 << 10)) as u64;
+/// Field with the labels of a model's only output.
+const LABELS_FIELD: &str = "labels";
+/// Start of the names of fields with labels. The name of the output follows.
+const LABELS_OF: &str = "labels.";
 
 /// File of an upload, still arriving.
 pub(super) type UploadStream = BoxStream<'static, Result<Bytes, axum::Error>>;
@@ -143,20 +147,27 @@ fn is_multipart(headers: &HeaderMap) -> bool {
     value.is_some_and(|value| value.starts_with("multipart/form-data"))
 }
 
-/// Reads a form. Its fields arrive in order: the manifest, if any, comes before the file.
+/// Reads a form. Its fields arrive in order: the manifest and labels, if any, come before the file.
 async fn from_form(request: Request) -> Result<(Map<String, Value>, UploadStream), ApiError> {
     let content_type =
         request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let boundary = multer::parse_boundary(content_type).map_err(|error| broken(&error))?;
     let mut form = Multipart::new(request.into_body().into_data_stream(), boundary);
     let mut manifest = Map::new();
+    let mut labels_bytes_left = LABELS_BYTES_MAX;
     while let Some(field) = form.next_field().await.map_err(|error| broken(&error))? {
-        match field.name() {
-            Some("manifest") => manifest = parse(&read_small(field).await?)?,
+        let name = field.name().map(str::to_owned);
+        match name.as_deref() {
+            Some("manifest") => merge(&mut manifest, parse(&read_small(field, MANIFEST_BYTES_MAX).await?)?),
             Some("component" | "model") => return Ok((manifest, file(form, field))),
+            Some(name) if name == LABELS_FIELD || name.starts_with(LABELS_OF) => {
+                let lines = read_small(field, labels_bytes_left).await?;
+                labels_bytes_left -= lines.len();
+                add_labels(&mut manifest, name, &lines)?;
+            }
             other => {
                 let text = format!(
-                    "the form has a field {other:?}; it takes `manifest` and then `component` (or `model`)"
+                    "the form has a field {other:?}; it takes `manifest`, `labels` of a model, and then `component` (or `model`)"
                 );
                 return Err(ApiError::new(ErrorCode::InvalidRequest, text));
             }
@@ -172,11 +183,29 @@ fn broken(error: &dyn std::fmt::Display) -> ApiError {
     ApiError::new(ErrorCode::InvalidRequest, format!("the form cannot be read: {error}"))
 }
 
-async fn read_small(mut field: Field<'static>) -> Result<Vec<u8>, ApiError> {
+/// Adds the labels of a field to a manifest, one per line.
+fn add_labels(manifest: &mut Map<String, Value>, field: &str, lines: &[u8]) -> Result<(), ApiError> {
+    let lines = std::str::from_utf8(lines)
+        .map_err(|error| invalid(&format!("the field {field:?} is not UTF-8: {error}")))?;
+    let labels = Labels::from_lines(lines).iter().map(Value::from).collect();
+    let known = manifest.entry(LABELS_FIELD);
+    let is_new = match (field.strip_prefix(LABELS_OF), known.or_insert_with(|| Value::Object(Map::new()))) {
+        (Some(output), Value::Object(known)) => known.insert(output.to_owned(), labels).is_none(),
+        (None, Value::Object(known)) if known.is_empty() => {
+            manifest.insert(LABELS_FIELD.to_owned(), labels);
+            true
+        }
+        _ => false,
+    };
+    if is_new { Ok(()) } else { Err(invalid(&format!("the field {field:?} gives labels again"))) }
+}
+
+async fn read_small(mut field: Field<'static>, bytes_max: usize) -> Result<Vec<u8>, ApiError> {
     let mut bytes = Vec::new();
     while let Some(piece) = field.chunk().await.map_err(|error| broken(&error))? {
-        if bytes.len() + piece.len() > MANIFEST_BYTES_MAX {
-            return Err(invalid(&format!("it has more than {MANIFEST_BYTES_MAX} bytes")));
+        if bytes.len() + piece.len() > bytes_max {
+            let name = field.name().unwrap_or_default();
+            return Err(invalid(&format!("the field {name:?} has more than {bytes_max} bytes")));
         }
         bytes.extend_from_slice(&piece);
     }
@@ -194,9 +223,9 @@ fn file(form: Multipart<'static>, field: Field<'static>) -> UploadStream {
         drop(field);
         match form.next_field().await.map_err(axum::Error::new)? {
             None => Ok(None),
-            Some(_) => {
-                Err(axum::Error::new("the file must be the form's last field; put `manifest` before it"))
-            }
+            Some(_) => Err(axum::Error::new(
+                "the file must be the form's last field; put the other fields before it",
+            )),
         }
     })
     .boxed()
@@ -274,6 +303,49 @@ mod tests {
         }
     }
 
+    /// A form with these fields before the model.
+    fn form(fields: &[(&str, &str)]) -> Request {
+        let field = |(name, value): &(&str, &str)| {
+            format!("--x\r\ncontent-disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n")
+        };
+        let fields: String = fields.iter().chain([&("model", "onnx")]).map(field).collect();
+        put("/m", &[("content-type", "multipart/form-data; boundary=x")], &format!("{fields}--x--\r\n"))
+    }
+
+    #[tokio::test]
+    async fn fields_of_a_form_have_labels() {
+        let labels = async |fields: &[(&str, &str)]| {
+            let read = read::<ModelManifest>(form(fields), u64::MAX).await;
+            read.map(|(manifest, ..)| serde_json::to_value(manifest.labels).unwrap())
+        };
+        let lines = "cat\r\ndog\n\n";
+        for fields in [
+            &[("labels", lines)][..],
+            &[("manifest", "{\"slots\":2}"), ("labels", lines)],
+            &[("labels", lines), ("manifest", "{\"slots\":2}")],
+        ] {
+            assert_eq!(labels(fields).await.unwrap(), serde_json::json!(["cat", "dog"]), "{fields:?}");
+        }
+        let two = labels(&[("labels.a.b", lines), ("labels.c", "x")]).await.unwrap();
+        assert_eq!(two, serde_json::json!({"a.b": ["cat", "dog"], "c": ["x"]}));
+
+        let half = "a".repeat(LABELS_BYTES_MAX / 2);
+        for (fields, text) in [
+            (&[("labels", "a"), ("labels", "b")][..], "\"labels\" gives labels again"),
+            (&[("labels", "a"), ("labels.y", "b")], "\"labels.y\" gives labels again"),
+            (&[("labels.y", "a"), ("labels.y", "b")], "\"labels.y\" gives labels again"),
+            (
+                &[("labels.y", &half), ("labels.z", &half), ("labels", "b")],
+                "\"labels\" has more than 0 bytes",
+            ),
+        ] {
+            let error = labels(fields).await.unwrap_err();
+            assert!(error.code == ErrorCode::InvalidManifest && error.text.contains(text), "{}", error.text);
+        }
+        let latin = add_labels(&mut Map::new(), "labels", b"\xe9").unwrap_err();
+        assert!(latin.text.contains("is not UTF-8"), "{}", latin.text);
+    }
+
     #[tokio::test]
     async fn unknown_settings_and_late_form_fields_are_errors() {
         for uri in [
@@ -291,6 +363,6 @@ mod tests {
             --x\r\ncontent-disposition: form-data; name=manifest\r\n\r\n{}\r\n--x--\r\n";
         let headers = [("content-type", "multipart/form-data; boundary=x")];
         let error = read_all(put("/f", &headers, late)).await.unwrap_err();
-        assert!(error.text.contains("put `manifest` before it"), "{}", error.text);
+        assert!(error.text.contains("put the other fields before it"), "{}", error.text);
     }
 }

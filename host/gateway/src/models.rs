@@ -28,7 +28,7 @@ use weir_control::models::{ModelEntry, ModelPushError, ModelsError, PushRequest}
 use weir_inference::Content;
 use weir_types::api::{EventKind, EventResource, Model, ModelPushed, ModelVersion};
 use weir_types::{
-    Batching, BatchingMode, ErrorCode, KEEP_ALIVE_MS_MAX, ModelId, ModelManifest, Name, Version,
+    Batching, BatchingMode, ErrorCode, KEEP_ALIVE_MS_MAX, ModelId, ModelLabels, ModelManifest, Name, Version,
 };
 use weir_workflow::TargetKind;
 
@@ -208,7 +208,9 @@ async fn list(
     }
     let models = node.models.list(&caller.tenant);
     let model = |entry: &Arc<_>| {
-        let newest = node.models.describe(entry);
+        let mut newest = node.models.describe(entry);
+        // They may be large. `show` has them.
+        newest.manifest.labels = ModelLabels::default();
         let versions = node.models.versions(&caller.tenant, &newest.name);
         Model { newest, versions }
     };
@@ -330,7 +332,9 @@ impl From<ModelsError> for ApiError {
             ModelsError::NoVersion { .. } => ErrorCode::VersionNotFound,
             ModelsError::Exists { .. } => ErrorCode::VersionConflict,
             ModelsError::SignatureChanged { .. } => ErrorCode::SignatureChanged,
-            ModelsError::Batching(_) | ModelsError::Autosize(_) => ErrorCode::InvalidManifest,
+            ModelsError::Batching(_) | ModelsError::Autosize(_) | ModelsError::Labels(_) => {
+                ErrorCode::InvalidManifest
+            }
             ModelsError::NotThere(..) => ErrorCode::InvalidModel,
             ModelsError::TooManyVersions(_)
             | ModelsError::Conflict(_)

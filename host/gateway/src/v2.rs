@@ -19,7 +19,7 @@ mod target;
 pub(super) use answer::classify;
 pub(super) use call::{Answered, CallLimits, InferenceCall};
 pub(super) use infer::function;
-pub(super) use metadata::{Group, instances, platform};
+pub(super) use metadata::{Group, instances, label_filename, platform};
 pub(super) use read::{InferenceContent, Unresolved};
 pub(super) use regions::RequestInput;
 pub(super) use repository::{RepositoryEntry, bring_in as load, entries as index, give_back as unload};

@@ -26,6 +26,7 @@ mod inference;
 mod isolation;
 mod kernel_graphs;
 mod keys;
+mod labels;
 mod logs;
 mod lost_registry;
 mod misanswering;

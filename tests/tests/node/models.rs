@@ -1,8 +1,9 @@
 //! Tests for `/v1/models`: pushing, describing and deleting models.
 
 use serde_json::json;
+use std::process::Command;
 use weir_tests::{TestNode, function, model, models};
-use weir_types::api::ModelPushed;
+use weir_types::api::{Model, ModelPushed};
 use weir_types::{ContentHash, ElementType, ErrorCode, Version};
 
 #[tokio::test]
@@ -51,6 +52,16 @@ async fn weights_in_other_files_are_pushed_with_the_model() {
         let answer: serde_json::Value = answer.json();
         assert_eq!(answer["outputs"][0]["data"], json!([2.0, 3.0, 4.0, 5.0, 6.0, 7.0]));
     }
+    let archives = tempfile::tempdir().unwrap();
+    let archive = archives.path().join("model.tar.gz");
+    let packed = Command::new("tar").arg("-czf").arg(&archive).args(["-C", path, "."]).status();
+    assert!(packed.unwrap().success());
+    let pushed = node.weir(&["models", "push", "archive", archive.to_str().unwrap()]).await.unwrap();
+    assert!(pushed.starts_with("pushed archive:1"), "{pushed}");
+    let digest =
+        async |name: &str| node.get(&format!("/v1/models/{name}")).await.ok().json::<Model>().newest.digest;
+    assert_eq!(digest("archive").await, digest("external-attribute").await);
+
     std::fs::remove_file(folder.path().join("weights.bin")).unwrap();
     let refused = node.weir(&["models", "push", "m", path]).await.unwrap_err();
     assert!(refused.contains("weights.bin, which has weight \"value\""), "{refused}");

@@ -475,6 +475,11 @@ class ModelManifest(TypedDict):
     """How long responses to equal calls are cached. Absent disables the cache."""
     keep_alive_ms: NotRequired[int | None]
     """Time after its last use at which the model leaves the memory of a device."""
+    labels: NotRequired[Labels | dict[str, Labels]]
+    """Names of classes, for classification, by output. A push may give a list for the only output. Lists of models leave them out."""
+
+
+Labels: TypeAlias = "list[str]"
 
 
 class Port(TypedDict):
@@ -933,6 +938,8 @@ class ConfigTensor(TypedDict):
     """Without the batch dimension if `max_batch_size` is above 0."""
     format: NotRequired[Literal['FORMAT_NONE']]
     """Only of inputs."""
+    label_filename: NotRequired[str]
+    """Field of the push that has the labels of an output."""
 
 
 class Statistics(TypedDict):
@@ -1029,7 +1036,7 @@ class InferenceRequestInputs(TypedDict):
 class InferenceRequestOutputsParameters(TypedDict):
     binary_data: NotRequired[bool]
     classification: NotRequired[int]
-    """Number of largest elements to return instead of the tensor."""
+    """Number of largest elements to return instead of the tensor, as `value:index` or `value:index:label`."""
     shared_memory_region: NotRequired[str]
     """Name of the object that receives the output."""
     shared_memory_byte_size: NotRequired[int]

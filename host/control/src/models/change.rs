@@ -24,8 +24,14 @@ impl Models {
         request: PushRequest,
         upload: Staged,
     ) -> Result<(Arc<ModelEntry>, bool), ModelsError> {
-        let PushRequest { tenant, name, version, manifest, content, may_change_signature } = request;
+        let PushRequest { tenant, name, version, mut manifest, content, may_change_signature } = request;
         self.refuse_other_kind(&tenant, &name, content)?;
+        if let Some(version) = version
+            && let Ok(same) = self.get(&tenant, &name, Some(version))
+            && same.record.digest == upload.digest
+        {
+            name_outputs(&mut manifest, &same.source.prepared)?;
+        }
         let same = match version {
             Some(version) => self.same(&tenant, &name, version, upload.digest, &manifest)?,
             None => None,
@@ -37,7 +43,7 @@ impl Models {
         }
         let digest = upload.digest;
         let model_bytes = upload.bytes;
-        let push = Push { tenant, name, version, digest, model_bytes, manifest, may_change_signature };
+        let mut push = Push { tenant, name, version, digest, model_bytes, manifest, may_change_signature };
         let mut fresh = {
             let preparer = self.devices.preparer_of(content).ok_or(ModelsError::KernelGraphsOff)?;
             self.store.prepare(&push.tenant, upload, push.manifest.precision, preparer).await?
@@ -46,6 +52,7 @@ impl Models {
             fresh.stay_as(&same.source.prepared);
         }
         BatchRules::for_signature(&fresh.prepared.signature, &push.manifest.batching)?;
+        name_outputs(&mut push.manifest, &fresh.prepared)?;
         may_run_somewhere(&fresh.prepared, push.manifest.device)?;
         // Checked here before the files are stored, and again with the lock.
         self.check_signature(&push, push.version, &fresh.prepared)?;
@@ -287,6 +294,13 @@ impl Models {
         let id = |version| ModelId { tenant: tenant.clone(), name: name.clone(), version };
         Ok(versions.into_iter().map(id).collect())
     }
+}
+
+/// Names the outputs of the labels, and checks that the labels fit them.
+fn name_outputs(manifest: &mut ModelManifest, prepared: &Prepared) -> Result<(), ModelsError> {
+    let labels = std::mem::take(&mut manifest.labels);
+    manifest.labels = labels.for_outputs(&prepared.signature.outputs)?;
+    Ok(())
 }
 
 fn what(content: Content) -> &'static str {

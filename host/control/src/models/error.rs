@@ -2,7 +2,7 @@
 
 use super::{ModelPushError, VERSIONS_MAX};
 use weir_storage::CutOff;
-use weir_types::{DeviceChoice, ModelId, Name, Version};
+use weir_types::{DeviceChoice, LabelsError, ModelId, Name, Version};
 
 /// An error while reading or changing the registry of models.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +48,9 @@ pub enum ModelsError {
         /// The differences.
         changes: String,
     },
+    /// The labels do not fit the model.
+    #[error(transparent)]
+    Labels(#[from] LabelsError),
     /// The name has reached the limit of versions.
     #[error("model {0} has {VERSIONS_MAX} versions; delete old ones first")]
     TooManyVersions(Name),

@@ -2,7 +2,7 @@
 
 use super::super::error::ApiError;
 use super::super::permission::Caller;
-use super::super::v2::{self, At, Group, NamedTarget, RepositoryEntry, instances, platform};
+use super::super::v2::{self, At, Group, NamedTarget, RepositoryEntry, instances, label_filename, platform};
 use crate::NodeState;
 use weir_grpc::model_instance_group::Kind;
 use weir_grpc::model_metadata_response::TensorMetadata;
@@ -52,6 +52,11 @@ pub(super) async fn config(node: &NodeState, caller: &Caller, at: &At) -> Result
         name: port.name.clone(),
         data_type: data_type(port.datatype).into(),
         dims: of_item(port),
+        label_filename: if target.has_labels(&port.name) {
+            label_filename(&port.name)
+        } else {
+            String::new()
+        },
     };
     let number = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
     let dynamic_batching = batching.as_ref().map(|batching| ModelDynamicBatching {

@@ -163,7 +163,7 @@ fn number<T: TryFrom<i64> + TryFrom<u64> + Default>(
 
 /// Builds the response message. Outputs are raw, as clients expect.
 pub(super) fn write(answered: Answered, limits: &CallLimits) -> Result<ModelInferResponse, ApiError> {
-    let Answered { model_name, model_version, asked, completion, .. } = answered;
+    let Answered { model_name, model_version, asked, completion, labels, .. } = answered;
     let mut outputs = Vec::new();
     let mut raw_output_contents = Vec::new();
     let mut bytes_left = usize::try_from(limits.answer_bytes_max).unwrap_or(usize::MAX);
@@ -185,7 +185,10 @@ pub(super) fn write(answered: Answered, limits: &CallLimits) -> Result<ModelInfe
         }
         let tensor = match classes {
             0 => tensor,
-            count => classify(&output.name, &tensor, count, bytes_left)?.ok_or_else(too_large)?,
+            count => {
+                let labels = labels.get(&output.name);
+                classify(&output.name, &tensor, labels, count, bytes_left)?.ok_or_else(too_large)?
+            }
         };
         bytes_left = bytes_left.checked_sub(tensor.data().len()).ok_or_else(too_large)?;
         output.datatype = tensor.element_type().to_string();

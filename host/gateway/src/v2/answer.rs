@@ -18,7 +18,7 @@ use weir_call::body::WholeBody;
 use weir_call::headers::INFERENCE_HEADER_LENGTH;
 use weir_inference::Tensor;
 use weir_protocol::{ClassError, Classes, Form, InferenceResponse, RequestedOutput, ResponseOutput};
-use weir_types::{ElementType, ErrorCode};
+use weir_types::{ElementType, ErrorCode, Labels, ModelLabels};
 
 /// Size below which responses are not compressed: they would hardly shrink.
 const COMPRESSED_BYTES_MIN: usize = 1 << 10;
@@ -33,6 +33,7 @@ pub(super) struct ResponseParts {
     pub(super) wanted: Option<Vec<RequestedOutput>>,
     /// Whether outputs without a requested form are binary.
     pub(super) is_binary: bool,
+    pub(super) labels: ModelLabels,
     pub(super) encoding: Option<Encoding>,
     /// Size limit of the response, and the name of the limit.
     pub(super) bytes_max: u64,
@@ -69,7 +70,10 @@ impl ResponseParts {
         let shown = self.outputs.iter().zip(self.forms()).map(|((name, tensor), (form, classes))| {
             let tensor = match classes {
                 0 => tensor.clone(),
-                count => classify(name, tensor, count, bytes_max)?.ok_or_else(|| self.too_large())?,
+                count => {
+                    let labels = self.labels.get(name);
+                    classify(name, tensor, labels, count, bytes_max)?.ok_or_else(|| self.too_large())?
+                }
             };
             Ok(Shown { name, tensor, form })
         });
@@ -143,17 +147,19 @@ impl Shown<'_> {
     }
 }
 
-/// Classifies an output: returns its largest elements instead of it; none if they take more than
-/// `bytes_max`.
+/// Classifies an output: returns its largest elements, with their labels, instead of it; none if they
+/// take more than `bytes_max`.
 pub(crate) fn classify(
     name: &str,
     tensor: &Tensor,
+    labels: Option<&Labels>,
     count: u32,
     bytes_max: usize,
 ) -> Result<Option<Tensor>, ApiError> {
     let datatype = tensor.element_type();
     let shape = tensor.shape();
-    let Classes { shape, data } = match Classes::new(datatype, shape, tensor.data(), count, bytes_max) {
+    let classes = Classes::new(datatype, shape, tensor.data(), labels, count, bytes_max);
+    let Classes { shape, data } = match classes {
         Ok(classes) => classes,
         Err(ClassError::TooLarge(_)) => return Ok(None),
         Err(error) => {

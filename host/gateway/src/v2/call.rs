@@ -21,8 +21,9 @@ use weir_control::models::RanOn;
 use weir_control::response_cache::{CachedResult, SharedResponse};
 use weir_dispatch::{CallCtx, FunctionTarget, InferenceJob, RunResult, Target};
 use weir_inference::{Completion, Tensor};
+use weir_protocol::RequestedOutput;
 use weir_telemetry::{Served, Times};
-use weir_types::{ErrorCode, Port};
+use weir_types::{ErrorCode, ModelLabels, Port};
 
 /// An inference whose request has not been read yet.
 pub(crate) struct InferenceCall {
@@ -52,6 +53,8 @@ pub(crate) struct Answered {
     pub(crate) model_version: String,
     pub(crate) asked: InferenceContent,
     pub(crate) completion: Completion,
+    /// Labels of the outputs that are to be classified.
+    pub(crate) labels: ModelLabels,
     /// Role of the response cache; none if the cache was not consulted.
     pub(crate) verdict: Option<CacheRole>,
     /// Device that ran a direct model inference.
@@ -175,7 +178,8 @@ impl InferenceCall {
             let wanted = asked.outputs.as_deref();
             let keeping = regions::keep(node, &tenant, &completion.outputs, wanted, may_name_left);
             self.by_deadline("its outputs were not kept as objects", keeping).await?;
-            let answered = Answered { model_name, model_version, asked, completion, verdict, ran_on };
+            let labels = self.labels(asked.outputs.as_deref());
+            let answered = Answered { model_name, model_version, asked, completion, labels, verdict, ran_on };
             let answer = write(answered).await?;
             let times = Times { input, output: started.elapsed(), ..times };
             Ok((answer, cached, (!is_elsewhere).then_some(times)))
@@ -301,6 +305,16 @@ impl InferenceCall {
             let text = format!("{not_done} in its time (limits.deadline_ms, gateway.infer_wall_ms_max)");
             Err(ApiError::new(ErrorCode::DeadlineExceeded, text))
         })
+    }
+
+    /// The labels of the target, if some output is to be classified.
+    fn labels(&self, wanted: Option<&[RequestedOutput]>) -> ModelLabels {
+        match &self.target {
+            Target::Model(model) if wanted.into_iter().flatten().any(|output| output.classes > 0) => {
+                model.entry.record.manifest.labels.clone()
+            }
+            Target::Model(_) | Target::Function(_) | Target::Workflow(_) => ModelLabels::default(),
+        }
     }
 
     fn served(&self, node: &NodeState) -> Served {

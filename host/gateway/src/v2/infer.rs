@@ -100,7 +100,7 @@ async fn answer(
         call.in_time(node, reading).await
     };
     let written = async |answered: Answered| {
-        let Answered { model_name, model_version, asked, completion, verdict, ran_on } = answered;
+        let Answered { model_name, model_version, asked, completion, labels, verdict, ran_on } = answered;
         let written = ResponseParts {
             model_name,
             model_version,
@@ -108,6 +108,7 @@ async fn answer(
             id: asked.id,
             outputs: completion.outputs,
             wanted: asked.outputs,
+            labels,
             encoding: Encoding::wanted(headers),
             bytes_max: limits.answer_bytes_max,
             limit: limits.answer_limit,

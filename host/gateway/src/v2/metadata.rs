@@ -74,7 +74,7 @@ pub(super) async fn config(
         "version_policy": {"specific": {"versions": [target.version()]}},
         "max_batch_size": batching.as_ref().map_or(0, BatchRules::size_max),
         "input": inputs.iter().map(|port| config_input(port, is_batched)).collect::<Vec<_>>(),
-        "output": outputs.iter().map(|port| config_port(port, is_batched)).collect::<Vec<_>>(),
+        "output": outputs.iter().map(|port| config_output(&target, port, is_batched)).collect::<Vec<_>>(),
         "instance_group": groups.iter().map(|group| instance_group(&target, group)).collect::<Vec<_>>(),
     });
     if let (Some(batching), Some(config)) = (batching, config.as_object_mut()) {
@@ -142,6 +142,20 @@ fn config_input(port: &Port, is_batched: bool) -> Value {
     let mut config = config_port(port, is_batched);
     config["format"] = "FORMAT_NONE".into();
     config
+}
+
+/// An output, with the file of its labels if it has some.
+fn config_output(target: &NamedTarget, port: &Port, is_batched: bool) -> Value {
+    let mut config = config_port(port, is_batched);
+    if target.has_labels(&port.name) {
+        config["label_filename"] = label_filename(&port.name).into();
+    }
+    config
+}
+
+/// Name of the labels of an output: the field of a push that has them.
+pub(crate) fn label_filename(output: &str) -> String {
+    format!("labels.{output}")
 }
 
 fn config_port(port: &Port, is_batched: bool) -> Value {

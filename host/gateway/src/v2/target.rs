@@ -229,6 +229,11 @@ impl NamedTarget {
         }
     }
 
+    /// Whether an output has labels.
+    pub(crate) fn has_labels(&self, output: &str) -> bool {
+        matches!(self, Self::Model(entry) if entry.record.manifest.labels.get(output).is_some())
+    }
+
     /// Returns the reason why the target cannot be called now, if any: a workflow needs its
     /// targets, and a model needs a device, which another node of a cluster may have.
     pub(crate) fn unready(&self, node: &NodeState) -> Option<String> {

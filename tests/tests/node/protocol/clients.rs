@@ -1,6 +1,8 @@
 //! Third-party clients, unmodified.
 
 use super::node;
+use reqwest::Method;
+use reqwest::multipart::{Form, Part};
 use serde_json::Value;
 use weir_tests::{TestNode, function, large_model, model, python_client};
 use weir_types::ErrorCode;
@@ -10,6 +12,10 @@ async fn triton_clients_work_unmodified() {
     let node = node().await;
     node.push_model("identity", 1, model("good/identity.onnx")).await;
     node.push_model("identity_bf16", 1, model("good/identity_bf16.onnx")).await;
+    let labels = Form::new().text("labels", "cat\n\nlong: dog\n");
+    let form = labels.part("model", Part::stream(model("good/matmul.onnx")));
+    let pushed = node.request(Method::PUT, "/v1/models/animals").multipart(form).send().await.unwrap();
+    assert_eq!(pushed.status(), 200);
     let mean = r#"
         inputs = { x = "FP32[n, 4]" }
         [steps.low]

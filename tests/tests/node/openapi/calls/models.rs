@@ -10,6 +10,17 @@ pub(in super::super) async fn call(checker: &mut ResponseChecker<'_>) {
                     &batching.size_max=4&batching.preferred_sizes=2,4";
     let settings = format!("/v1/models/n/versions/7?{manifest}");
     checker.put(("pushModel", 200), &settings, fake(0)).await;
+    let labels = [("labels", "a"), ("labels.y", "a")].map(|(field, text)| {
+        reqwest::multipart::Form::new()
+            .text(field, text)
+            .part("model", reqwest::multipart::Part::text(fake(0)))
+    });
+    for form in labels {
+        let path = "/v1/models/labelled/versions/1";
+        checker.send(("pushModel", 200), path, |request| request.multipart(form)).await;
+    }
+    checker.call(("showConfig", 200), "/v2/models/labelled/config").await;
+    checker.call(("showModel", 200), "/v1/models/labelled").await;
     checker.put(("pushModel", 409), "/v1/models/n/versions/7", fake(1)).await;
     checker.put(("pushModel", 400), "/v1/models/n/versions/8?slots=none", fake(0)).await;
     checker.put(("pushModel", 422), "/v1/models/n/versions/8", "no model").await;
