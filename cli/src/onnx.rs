@@ -260,8 +260,8 @@ impl Embedder<'_> {
         }
     }
 
-    /// Looks up a file with weights. Its location comes from the model, which may be a stranger's, so
-    /// the file must be in the model's folder.
+    /// Looks up a file with weights. Its location comes from the model, which may be from an
+    /// untrusted source, so the file must be in the model's folder.
     fn open(&mut self, name: &str, location: String) -> Result<(FileIndex, u64), Defect> {
         let Some(stored) = self.files.beside(&location) else {
             let text = format!("weight {name:?} is in {location:?}, which is outside the model's folder");

@@ -159,7 +159,7 @@ fn open_in_browser(url: &str) {
         .iter()
         .any(|name| std::env::var_os(name).is_some_and(|set| !set.is_empty()));
     if has_display {
-        // Without `xdg-open`, the printed address must do.
+        // Without `xdg-open`, the user opens the printed address.
         let _ = Command::new("xdg-open")
             .arg(url)
             .stdin(Stdio::null())

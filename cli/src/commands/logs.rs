@@ -85,7 +85,7 @@ impl LogLevel {
 
 /// Number of recent lines that are shown by default.
 const LINES: usize = 100;
-/// Request for all lines that the node has: it keeps fewer.
+/// Number of lines that requests all lines, because the node keeps fewer.
 const LINES_ALL: usize = u32::MAX as usize;
 
 pub(crate) fn run(args: &LogsArgs, context: &CommandContext) -> Result<()> {

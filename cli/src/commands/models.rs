@@ -47,7 +47,7 @@ enum ModelAction {
     /// List all models (the default action)
     #[command(visible_alias = "ls")]
     List,
-    /// Push a model: an ONNX file, with the files that have its weights, if it keeps them outside
+    /// Push a model: an ONNX file, and the files of its external weights, if it has any
     Push {
         /// Name of the model for requests and functions
         name: Name,
@@ -124,8 +124,8 @@ enum ModelAction {
     /// Measure a model with different threads, batch sizes and concurrency, on generated inputs;
     /// Ctrl-C stops it
     Profile(profile::ProfileArgs),
-    /// Choose from the measurements the instances that serve a rate within a latency with the least
-    /// memory
+    /// Choose, from the measurements, the instances with the least memory that serve a request rate
+    /// within a latency
     Capacity(profile::CapacityArgs),
     /// Push an earlier version again, as the newest
     Rollback {
@@ -135,7 +135,7 @@ enum ModelAction {
         #[arg(long, value_name = "VERSION")]
         to: Option<u32>,
     },
-    /// End the quarantine of a version that ended its worker process again and again
+    /// End the quarantine of a version that ended its worker process repeatedly
     Release(ReleaseArgs),
     /// Remove a model with all its versions, or one version
     #[command(visible_alias = "delete")]

@@ -22,8 +22,8 @@ const EVENTS: usize = 5;
 
 /// Show a node's load live: calls, latencies, devices, nodes and events
 ///
-/// Shows rates and latencies since the refresh before, from the node's status, metrics and events.
-/// `q` or Ctrl-C ends it. Without a terminal, or with --once, prints one frame and ends.
+/// Shows rates and latencies since the previous refresh, from the node's status, metrics and
+/// events. `q` or Ctrl-C ends it. Without a terminal, or with --once, prints one frame and ends.
 ///
 /// Examples:
 ///   weir top

@@ -57,7 +57,7 @@ pub(crate) struct UpArgs {
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub(crate) struct InitArgs {
     /// Start with an empty registry although the data folder has files, or with an empty folder of
-    /// blobs: for a registry or a folder that is lost. Refused if the registry is there
+    /// blobs, after the registry or the folder was lost. Refused if the registry exists
     #[arg(long)]
     init: bool,
 }

@@ -11,7 +11,7 @@ use weir_onnx::{LibraryError, OnnxRuntime as Backend, OnnxRuntimeConfig};
 use weir_provision::{OnnxRuntimeRelease, Toolchain};
 use weir_types::api::Status;
 
-/// Memory for model runs, of which the doctor makes none.
+/// Memory for model runs. The doctor runs no models.
 const RUN_BYTES_MAX: u64 = 1 << 20;
 /// Free space below which a warning is reported: deployments may not fit.
 const FREE_BYTES_MIN: u64 = 1 << 30;

@@ -115,7 +115,7 @@ impl RequestOutcome {
 }
 
 impl Spread {
-    /// The spread of some times in milliseconds; `None` of none.
+    /// The spread of some times in milliseconds; `None` if there are none.
     fn new(mut times: Vec<Duration>) -> Option<Self> {
         times.sort_unstable();
         let ms = |time: Duration| time.as_secs_f64() * 1e3;

@@ -1,4 +1,4 @@
-//! Samples of Prometheus' text format, and what two scrapes of them say.
+//! Samples of Prometheus' text format, and quantiles between two scrapes.
 
 use std::collections::BTreeMap;
 

@@ -90,7 +90,7 @@ impl Screen {
             }
             let mut keys = [0; 64];
             let count = self.stdin.lock().read(&mut keys).context("cannot read the keyboard")?;
-            // The terminal is gone.
+            // The terminal was closed.
             let is_end = count == 0;
             if is_end || keys.iter().take(count).any(|key| matches!(key, b'q' | b'Q' | &CTRL_C)) {
                 return Ok(false);
@@ -101,7 +101,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // Nothing more can be done about a terminal that is gone.
+        // A failure means that the terminal was closed, so there is nothing to restore.
         let _ = write(CLOSE);
         if let Some(before) = &self.before {
             let _ = tcsetattr(&self.stdin, OptionalActions::Now, before);

@@ -1,4 +1,4 @@
-//! What `weir top` shows: rates and latencies between two readings.
+//! Frames of `weir top`: rates and latencies between two readings.
 
 use super::Reading;
 use crate::output::{duration, size, table, time};
