@@ -27,8 +27,8 @@ pub(crate) struct ConformanceArgs {
     /// Run each Nth case only
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     every: u32,
-    /// Write the failures of this run to the lists. The reason of a new failure is what the node
-    /// said; a failure without such a message needs a reason before the next run
+    /// Write the failures of this run to the lists. The reason of a new failure is the node's
+    /// message; a failure without a message needs a reason before the next run
     #[arg(long, conflicts_with = "every")]
     update: bool,
 }

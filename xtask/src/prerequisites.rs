@@ -16,7 +16,7 @@ pub(crate) struct Prerequisite {
     probe: &'static [&'static str],
 }
 
-/// The README's prerequisites, besides rustup.
+/// The README's prerequisites, except rustup.
 pub(crate) const PREREQUISITES: [Prerequisite; 8] = [
     Prerequisite { package: "ca-certificates", probe: &[] },
     Prerequisite { package: "curl", probe: &["curl", "--version"] },

@@ -3,7 +3,7 @@
 use super::source::RustFile;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Modules that may depend on each other in a cycle: two that are halves of one thing.
+/// Modules that may depend on each other in a cycle: pairs that form one unit.
 const CYCLE_MAX: usize = 2;
 
 type Dependencies = BTreeMap<String, BTreeSet<String>>;
@@ -29,14 +29,14 @@ fn check_crate(root: &str, dependencies: &Dependencies) -> Option<String> {
     })
 }
 
-/// The modules at the top of a crate, and those that each names as `crate::module`.
+/// The top-level modules of a crate, each with the modules that it names as `crate::module`.
 fn dependencies(root: &str, sources: &[&RustFile]) -> Dependencies {
     let mut dependencies = Dependencies::new();
     for source in sources {
         let path = &source.path[root.len() + 1..];
         let module = path.split('/').next().unwrap_or(path).trim_end_matches(".rs");
         let named = dependencies.entry(module.to_owned()).or_default();
-        // The crate's root hands names on and depends on all modules.
+        // The crate's root re-exports names and depends on all modules.
         if module != "lib" {
             let code = source.code.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
             named.extend(names(code).into_iter().filter(|name| name != module));

@@ -8,7 +8,7 @@ const FUNCTION_LINES_MAX: usize = 80;
 /// Named fields of a struct.
 const STRUCT_FIELDS_MAX: usize = 20;
 
-/// Functions and structs that are larger, by `path:name`, and how large. Only ever lowered.
+/// Permitted sizes of larger functions and structs, by `path:name`. A size may only be lowered.
 const LARGER: [(&str, usize); 0] = [];
 
 pub(super) fn check(sources: &[RustFile]) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! Rust files in version control, with code and comments told apart.
+//! Rust files in version control, separated into code and comments.
 
 use crate::process;
 use crate::repo::Repo;
@@ -17,7 +17,7 @@ pub(super) struct RustFile {
 }
 
 impl RustFile {
-    /// Every Rust file in version control but generated ones.
+    /// Every Rust file in version control, except generated files.
     pub(super) fn all(repo: &Repo) -> Result<Vec<Self>> {
         let mut git = Command::new("git");
         let files = process::answer(git.args(["ls-files", "*.rs"]).current_dir(repo.root()))?;

@@ -12,7 +12,7 @@ use anyhow::{Result, bail};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// The reason of new failures about which the node said nothing.
+/// The placeholder for the reason of new failures without a message of the node.
 const UNEXPLAINED: &str = "UNEXPLAINED: write the reason here";
 
 /// The known failures of a suite.
@@ -117,8 +117,8 @@ impl Expectations {
         differences
     }
 
-    /// The failures of a run. Known failures keep their reasons; the reason of a new failure is what
-    /// the node said.
+    /// The failures of a run. Known failures keep their reasons; the reason of a new failure is the
+    /// node's message.
     pub(super) fn updated(&self, outcomes: &BTreeMap<String, Outcome>) -> Self {
         let known = self.by_case();
         let mut sections = BTreeMap::<Failure, BTreeSet<String>>::new();

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 
-/// A package that the program links, or that one of its macros or build scripts does.
+/// A package that the program, or one of its macros or build scripts, links.
 pub(super) struct LinkedPackage {
     /// Type of the package in its package URL: `cargo` or `npm`.
     pub(super) registry: &'static str,
