@@ -93,7 +93,7 @@ fn check(mut message: Bytes) -> Result<(), Status> {
         described_bytes += before - message.remaining();
         if described_bytes > DESCRIPTION_BYTES_MAX {
             let text = format!(
-                "the message has more than {DESCRIPTION_BYTES_MAX} bytes beside raw_input_contents, which is where large tensors go"
+                "the message has more than {DESCRIPTION_BYTES_MAX} bytes outside of raw_input_contents; send large tensors in raw_input_contents"
             );
             return Err(Status::resource_exhausted(text));
         }

@@ -126,7 +126,7 @@ pub enum RequestError {
     #[error("output {0:?} is wanted twice")]
     OutputTwice(String),
     /// The body has more binary data than the inputs declare.
-    #[error("{0} bytes are left over behind the binary data of the inputs")]
+    #[error("{0} bytes are left over after the binary data of the inputs")]
     BytesLeft(usize),
 }
 

@@ -135,7 +135,7 @@ impl fmt::Display for Batching {
             write!(f, ", held back for {} µs at most", self.queue_delay_us_max)?;
         }
         if let Some(mask) = &self.mask {
-            write!(f, ", padded behind {mask}")?;
+            write!(f, ", padded, masked by {mask}")?;
         }
         Ok(())
     }
@@ -183,7 +183,7 @@ mod tests {
         };
         assert_eq!(
             all.to_string(),
-            "on, up to 16, preferably 8 or 16, held back for 500 µs at most, padded behind mask"
+            "on, up to 16, preferably 8 or 16, held back for 500 µs at most, padded, masked by mask"
         );
         assert_eq!(Batching { mode: BatchingMode::Off, ..all }.to_string(), "off");
     }

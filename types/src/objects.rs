@@ -29,7 +29,7 @@ pub struct NamePattern(String);
 
 /// Text that is not a [`NamePattern`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is neither a name nor the beginning of one with a '*' behind it: {why}")]
+#[error("{text:?} is neither a name nor a prefix of names that ends with '*': {why}")]
 pub struct NamePatternError {
     text: String,
     why: NameError,

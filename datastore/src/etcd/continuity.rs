@@ -110,7 +110,7 @@ impl Continuity {
         let found = self.read().await?;
         match (&found, self.identity.get()) {
             (Some(found), Some(identity)) if found == identity => {}
-            (None, _) => self.lose("its identity is gone".to_owned()),
+            (None, _) => self.lose("its identity is missing".to_owned()),
             _ => self.lose("it has another identity".to_owned()),
         }
         self.check()

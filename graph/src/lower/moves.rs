@@ -200,8 +200,11 @@ impl Lowering<'_> {
                 *dim = *of_out;
             }
             if dims != out || !same_type {
-                let why =
-                    format!("{} cannot be behind {} along axis {axis}", self.tensor(*id), self.tensor(first));
+                let why = format!(
+                    "{} cannot be concatenated with {} along axis {axis}",
+                    self.tensor(*id),
+                    self.tensor(first)
+                );
                 return Err(call.invalid(why));
             }
         }

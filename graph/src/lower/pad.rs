@@ -128,7 +128,7 @@ impl Lowering<'_> {
         }
         if here == 0 || (reflect && before.max(behind) >= here) {
             return Err(call.invalid(format!(
-                "{here} elements are too few to continue {before} before and {behind} behind"
+                "{here} elements are too few to continue {before} before and {behind} after"
             )));
         }
         let mut out = dims.clone();

@@ -76,7 +76,7 @@ impl<'a> Reader<'a> {
             .and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
         let version = parts.ok_or_else(|| head(&format!(".version {version:?} is none")))?;
         if self.word() != ".target" {
-            return Err(head("there is no .target behind the .version"));
+            return Err(head("there is no .target after the .version"));
         }
         let target = self.word();
         // Includes architecture-specific and family-specific targets, such as `sm_90a`.

@@ -32,7 +32,7 @@ fn compile_all(device: u32) {
         let name = Chain::KERNEL.as_bytes();
         assert!(compiled.image.windows(name.len()).any(|window| window == name));
         let spills: Vec<_> = compiled.log.lines().filter(|line| line.contains("bytes spill")).collect();
-        assert!(!spills.is_empty(), "the compiler says nothing of registers: {}", compiled.log);
+        assert!(!spills.is_empty(), "the compiler reports no registers: {}", compiled.log);
         let fits = |line: &&str| line.contains(" 0 bytes spill stores, 0 bytes spill loads");
         assert!(spills.iter().all(fits), "sm_{device}: {}\n{text}", compiled.log);
     }

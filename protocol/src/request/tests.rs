@@ -114,7 +114,7 @@ fn each_invalid_request_has_its_own_error() {
         r#"input "x": binary_data_size is 8, and 4 bytes of the body are left"#
     );
     assert!(refusal(&binary(u64::MAX), &[0; 4]).contains("4 bytes of the body are left"));
-    assert_eq!(refusal(&binary(4), &[0; 6]), "2 bytes are left over behind the binary data of the inputs");
+    assert_eq!(refusal(&binary(4), &[0; 6]), "2 bytes are left over after the binary data of the inputs");
     assert!(refusal(&json!({"inputs": []}), &[0]).starts_with("1 bytes are left over"));
     assert!(refusal(&input(&json!({})), &[]).contains("neither `data` nor"));
     let both = input(&json!({"data": [1], "parameters": {"binary_data_size": 4}}));
