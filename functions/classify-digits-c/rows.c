@@ -65,7 +65,7 @@ static bool take_row(const char **at, picture *read, size_t room) {
             if (index >= PIXELS_MAX) return weir_fail(413, "the picture has too many pixels; at most %zu in all are taken", PIXELS_MAX);
             if (index >= room) return malformed();
             if (!(value >= 0 && value < INFINITY)) {
-                return weir_fail(400, "row %zu of `pixels` holds a number below zero, or one that is none", read->height);
+                return weir_fail(400, "row %zu of `pixels` has a number that is negative or not finite", read->height);
             }
             read->grey[index] = value;
         } while (take(at, ","));

@@ -138,7 +138,7 @@ func fromRows(rows [][]float64) (*picture, error) {
 		for _, wide := range pixels {
 			pixel := float32(wide)
 			if pixel < 0 || math.IsInf(float64(pixel), 0) {
-				return nil, weir.StatusErrorf(400, "row %d of `pixels` holds a number below zero, or one that is none", row)
+				return nil, weir.StatusErrorf(400, "row %d of `pixels` has a number that is negative or not finite", row)
 			}
 			largest = max(largest, pixel)
 			made.grey = append(made.grey, pixel)

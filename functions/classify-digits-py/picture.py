@@ -74,7 +74,7 @@ class Picture:
             if len(row) != width:
                 raise PictureError(f"row {at} of `pixels` has {len(row)} numbers and the first row has {width}")
             if not all(0 <= value < inf for value in row):
-                raise PictureError(f"row {at} of `pixels` holds a number below zero, or one that is none")
+                raise PictureError(f"row {at} of `pixels` has a number that is negative or not finite")
         try:
             grey = array("f", [value for row in rows for value in row])
         except OverflowError:

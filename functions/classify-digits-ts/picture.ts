@@ -68,7 +68,7 @@ export function fromRows(rows: number[][]): Picture {
       throw new StatusError(400, `row ${at} of \`pixels\` has ${row.length} numbers and the first row has ${width}`);
     }
     if (!row.every((pixel) => Math.fround(pixel) < Infinity && pixel >= 0)) {
-      throw new StatusError(400, `row ${at} of \`pixels\` holds a number below zero, or one that is none`);
+      throw new StatusError(400, `row ${at} of \`pixels\` has a number that is negative or not finite`);
     }
   });
   const grey = Float32Array.from(rows.flat());

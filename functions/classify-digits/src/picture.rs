@@ -40,7 +40,7 @@ pub enum PictureError {
         expected: usize,
     },
     /// A number is not a valid grey value.
-    #[error("row {row} of `pixels` holds a number below zero, or one that is none")]
+    #[error("row {row} of `pixels` has a number that is negative or not finite")]
     NotGrey {
         /// Index of the row, from 0.
         row: usize,
