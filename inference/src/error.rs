@@ -132,7 +132,7 @@ pub enum InferenceError {
         why: Arc<str>,
     },
     /// A tensor that was left on a device no longer exists.
-    #[error("a tensor that another run has left on the device is gone: {0}; try again")]
+    #[error("a tensor that another run left on the device no longer exists: {0}; try again")]
     TensorLost(Arc<str>),
     /// The backend failed during the run.
     #[error("the run failed: {0}")]

@@ -69,7 +69,7 @@ pub enum Unavailable {
     },
     /// The library is only installed in versions that need a newer driver.
     #[error(
-        "{path} is for CUDA {found}, and the driver for CUDA {driver}: update the driver, or install version {driver} of the library beside it"
+        "{path} is for CUDA {found}, and the driver for CUDA {driver}: update the driver, or install version {driver} of the library as well"
     )]
     TooNewForDriver {
         /// The file.

@@ -196,7 +196,7 @@ impl Invocations {
         let expired_at_ms = id.accepted_at_ms().saturating_add(retention_ms);
         Err(if (1..now_ms()).contains(&expired_at_ms) && id.accepted_at_ms() > 0 {
             let text = format!(
-                "invocation {id} is not kept any more: results are for {retention_ms} ms (async.retention_ms)"
+                "invocation {id} no longer exists: results are kept for {retention_ms} ms (async.retention_ms)"
             );
             AsyncError::refused(ErrorCode::InvocationExpired, text)
         } else {

@@ -155,8 +155,7 @@ impl Intermediates {
 
 /// The fault for an intermediate that cannot be read.
 fn lost(index: Index, why: &str) -> Fault {
-    let text =
-        format!("intermediate {index}, which another step has left, is not there any more: {why}; try again");
+    let text = format!("intermediate {index}, which another step left, no longer exists: {why}; try again");
     Fault::new(ErrorCode::IntermediateLost, text)
 }
 

@@ -219,7 +219,7 @@ impl Server {
             tokio::select! {
                 () = serving => {}
                 () = until_distrusted(handshakes.as_ref(), peer.as_ref()) => {
-                    tracing::warn!(%from, "connection closed: the cluster does not trust the node any more");
+                    tracing::warn!(%from, "connection closed: the cluster no longer trusts the node");
                 }
             }
             node.metrics.process.connections.dec();

@@ -119,7 +119,7 @@ async fn invalid_profile_requests_are_rejected_with_a_reason() {
     });
     node.put("/v1/models/m", open.to_string()).await.ok();
     let refused = node.weir(&["models", "profile", "m"]).await.unwrap_err();
-    assert!(refused.contains("has 1 dimensions that may vary beside the batch"), "{refused}");
+    assert!(refused.contains("has 1 dimensions that may vary in addition to the batch"), "{refused}");
     assert!(refused.contains("--dims x=16"), "{refused}");
     let arguments = ["--dims", "x=16", "--duration", "1ms", "--threads", "1", "--batch", "1"];
     node.weir(&[&["models", "profile", "m"][..], &arguments].concat()).await.unwrap();

@@ -30,7 +30,7 @@ fn changes<'a>(
 ) -> impl Iterator<Item = String> + 'a {
     let change = move |port: &Port| {
         let Some(now) = new.iter().find(|now| now.name == port.name) else {
-            return Some(format!("{kind} {port} is gone"));
+            return Some(format!("{kind} {port} is missing"));
         };
         let fits = |(old, new): (&Option<u32>, &Option<u32>)| match (old, new) {
             (Some(old), Some(new)) => old == new,
@@ -86,7 +86,7 @@ mod tests {
         new.inputs.push(port("more", &[None]));
         assert_eq!(text(&new), "input more: FP32[?] is new");
         new.inputs.remove(0);
-        assert_eq!(text(&new), "input x: FP32[?, 4] is gone; input more: FP32[?] is new");
+        assert_eq!(text(&new), "input x: FP32[?, 4] is missing; input more: FP32[?] is new");
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub enum InputsError {
         wanted: usize,
         /// The number of sizes in `dims`.
         given: usize,
-        /// ` beside the batch` if the model has a batch dimension; else empty.
+        /// ` in addition to the batch` if the model has a batch dimension; else empty.
         beside: &'static str,
         /// Sizes for the example in the message, such as `16,16`.
         example: String,
@@ -109,7 +109,7 @@ fn shape(port: &Port, batch: Option<u32>, dims: &BTreeMap<String, Vec<u32>>) -> 
     let given = dims.get(&port.name).map(Vec::as_slice).unwrap_or_default();
     let open = port.shape.iter().skip(usize::from(batch.is_some())).filter(|size| size.is_none()).count();
     if open != given.len() {
-        let beside = if batch.is_some() { " beside the batch" } else { "" };
+        let beside = if batch.is_some() { " in addition to the batch" } else { "" };
         let example = vec!["16"; open].join(",");
         let port = Box::new(port.clone());
         return Err(InputsError::Dims { port, wanted: open, given: given.len(), beside, example });
@@ -234,7 +234,7 @@ mod tests {
         let images = signature(vec![port("x", ElementType::Fp32, &[None, Some(3), None, None])]);
         let error = make(&images, 1, &[]).unwrap_err();
         assert!(
-            error.contains("x: FP32[?, 3, ?, ?] has 2 dimensions that may vary beside the batch"),
+            error.contains("x: FP32[?, 3, ?, ?] has 2 dimensions that may vary in addition to the batch"),
             "{error}"
         );
         assert!(error.contains("--dims x=16,16"), "{error}");

@@ -72,7 +72,7 @@ impl Encoding {
                 let mut decoder = ZlibDecoder::new(&body[..]);
                 read(&mut decoder, &mut plain, lead, bytes_max)?;
                 if !decoder.into_inner().is_empty() {
-                    return Err(broken(&"there are bytes behind its end"));
+                    return Err(broken(&"there are bytes after its end"));
                 }
             }
         }

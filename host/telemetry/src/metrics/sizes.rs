@@ -41,7 +41,7 @@ impl AllSizes {
             registry.register(name, help, family.clone());
         };
         gauge("model_threads", "Threads of each run of a model that is sized by its rate", &all.threads);
-        gauge("model_sessions_max", "Runs of it at once, at most", &all.sessions_max);
+        gauge("model_sessions_max", "Maximum number of concurrent runs", &all.sessions_max);
         gauge(
             "model_sessions",
             "Sessions there are of it, those that are kept for a while included",

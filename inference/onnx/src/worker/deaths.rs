@@ -43,7 +43,7 @@ impl Deaths {
             if record.in_a_row >= DEATHS_MAX && record.quarantine.is_none() {
                 let ModelId { name, version, .. } = &key.id;
                 let why = format!(
-                    "it ended its worker process {} times in a row, the last time so: {how}; push a corrected version, or release it with `weir models release {name} --version {version}`",
+                    "it ended its worker process {} times in a row, the last time: {how}; push a corrected version, or release it with `weir models release {name} --version {version}`",
                     record.in_a_row
                 );
                 error!(model = %key.id, how, "model quarantined: it ends its worker process");

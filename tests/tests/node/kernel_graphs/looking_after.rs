@@ -121,7 +121,7 @@ async fn kernel_graphs_are_managed_from_the_command_line() {
     assert!(weir(&["show", "jacobi"]).await.unwrap().contains("versions     1\n"));
     let other = example("sgemm-chain");
     let push = ["push", "jacobi", other.to_str().unwrap(), "--allow-signature-change"];
-    assert!(weir(&push[..3]).await.unwrap_err().contains("input guess: FP32[?, ?] is gone"));
+    assert!(weir(&push[..3]).await.unwrap_err().contains("input guess: FP32[?, ?] is missing"));
     weir(&push).await.unwrap();
     assert_eq!(weir(&["rollback", "jacobi"]).await.unwrap(), "jacobi:3 restores the earlier version\n");
     assert!(weir(&[]).await.unwrap().contains("jacobi"));

@@ -21,9 +21,7 @@ async fn workflow_without_its_model_is_not_ready() {
         std::fs::remove_file(file.unwrap().path()).unwrap();
     }
     let node = builder.start().await;
-    for (name, why) in
-        [("w", "step a: model m:1 is not there any more"), ("outer", "step b: step a: model m:1")]
-    {
+    for (name, why) in [("w", "step a: model m:1 no longer exists"), ("outer", "step b: step a: model m:1")] {
         let shown: Workflow = node.get(&format!("/v1/workflows/{name}")).await.ok().json();
         assert!(!shown.active.ready && shown.active.reason.as_deref().unwrap().starts_with(why), "{shown:?}");
         for refused in [
