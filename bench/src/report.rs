@@ -114,7 +114,7 @@ fn replace(page: &str, key: &str, content: &str) -> Result<String> {
     let Some((before, rest)) = page.split_once(&begin) else {
         bail!("there is no line `{}`", begin.trim_end())
     };
-    let Some((_, after)) = rest.split_once(&end) else { bail!("there is no `{end}` behind it") };
+    let Some((_, after)) = rest.split_once(&end) else { bail!("there is no `{end}` after it") };
     Ok(format!("{before}{begin}{content}{end}{after}"))
 }
 

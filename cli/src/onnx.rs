@@ -265,7 +265,7 @@ impl Embedder<'_> {
     fn open(&mut self, name: &str, location: String) -> Result<(FileIndex, u64), Defect> {
         let Some(stored) = self.files.beside(&location) else {
             let text = format!("weight {name:?} is in {location:?}, which is outside the model's folder");
-            let hint = "put the file beside the model, and save the model with that location";
+            let hint = "put the file into the model's folder, and save the model with that location";
             return Err(Problem::new(text).hint(hint).into());
         };
         if self.places.len() == FILES_MAX {

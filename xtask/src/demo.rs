@@ -38,7 +38,7 @@ pub(crate) fn run(repo: &Repo, args: &DemoArgs) -> Result<()> {
     prerequisites::check()?;
     let toolchain = setup::toolchain(repo)?;
 
-    progress.step("compiling Weir; beside it, the functions and the downloads");
+    progress.step("compiling Weir and, in parallel, the functions and the downloads");
     let beside = || {
         setup::onnxruntime(repo)?;
         compile(repo, &toolchain, DIGITS)?;
@@ -127,7 +127,8 @@ fn at_once<A, B: Send>(
     thread::scope(|scope| {
         let other = scope.spawn(other);
         let one = one();
-        let other = other.join().map_err(|_| anyhow!("a step that ran beside the compiler panicked"))?;
+        let other =
+            other.join().map_err(|_| anyhow!("a step that ran in parallel with the compiler panicked"))?;
         Ok((one?, other?))
     })
 }

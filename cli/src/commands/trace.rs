@@ -65,7 +65,7 @@ pub(crate) fn run(args: &TraceArgs, context: &CommandContext) -> Result<()> {
     let placement = placement(&client, &args.request_id)?;
     let log = log(&client, args)?;
     if placement.is_none() && log.is_empty() {
-        let text = format!("the node knows nothing of request {}", args.request_id);
+        let text = format!("the node has no record of request {}", args.request_id);
         let hint = "ask the node that received the call, which keeps the latest placements and log lines in memory; a call without models that wrote no line leaves nothing";
         return Err(Problem::new(text).hint(hint).into());
     }

@@ -65,7 +65,7 @@ fn text(explained: &Explained) -> String {
         lines.push(format!("Its models were expected to load {from}."));
     }
     if rejection.is_some() && !why.alternatives.is_empty() {
-        lines.push("The devices that came closest, behind everything that waited:".to_owned());
+        lines.push("The devices that came closest, after everything that waited:".to_owned());
         lines.push(String::new());
         let rows =
             why.alternatives.iter().map(|Alternative { device, estimate }| row(name(device), estimate));

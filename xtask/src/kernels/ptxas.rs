@@ -40,7 +40,7 @@ impl Ptxas {
             bail!("ptxas fails for sm_{architecture} ({status}):\n{said}");
         }
         let usages = log::usages(&said)?;
-        ensure!(!usages.is_empty(), "ptxas says nothing of registers:\n{said}");
+        ensure!(!usages.is_empty(), "ptxas reports no registers:\n{said}");
         Ok(Assembled { cubin: std::fs::read(&cubin)?, usages })
     }
 }

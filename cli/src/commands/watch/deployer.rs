@@ -42,7 +42,7 @@ impl Deployer {
     fn try_deploy(&self, watched: bool, stop: &BuildStop) -> Result<()> {
         let began = Instant::now();
         let project = Project::from_config(&ConfigFile::read(&self.file)?)
-            .ok_or_else(|| Problem::usage(format!("{} has no [function] any more", self.file.display())))?;
+            .ok_or_else(|| Problem::usage(format!("{} no longer has a [function]", self.file.display())))?;
         let name = self.name.as_ref().unwrap_or(&project.function.name);
         let (built, modules) = if watched {
             project.build_watched(name, self.output, stop)?

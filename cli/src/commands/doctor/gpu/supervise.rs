@@ -42,7 +42,7 @@ pub(super) fn run(
             return record.end(stage, false);
         };
         restarts += 1;
-        record.note(&format!("{stage} goes on behind {case:?}"));
+        record.note(&format!("{stage} continues after {case:?}"));
         // Skip the cases that have started, including the failed case.
         config.selection.skip.extend(record.take_started());
     }
