@@ -37,7 +37,7 @@ pub struct AccessMetrics {
 
 impl AccessMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let failed = "Requests without a token that the node knows";
+        let failed = "Requests without a valid token";
         let lost = "Events of the audit log that were not written";
         let over_quota = Family::default();
         let help = "Requests that were refused because their tenant was over a quota";

@@ -41,20 +41,24 @@ impl AsyncMetrics {
             running: Gauge::default(),
         };
         let Self { accepted, attempts, ended, callbacks, queued, running } = &metrics;
-        registry.register("async_accepted", "Asynchronous invocations accepted here", accepted.clone());
+        registry.register(
+            "async_accepted",
+            "Asynchronous invocations accepted by this node",
+            accepted.clone(),
+        );
         registry.register(
             "async_attempts",
-            "Attempts at asynchronous invocations begun here",
+            "Attempts of asynchronous invocations started by this node",
             attempts.clone(),
         );
         registry.register(
             "async_ended",
-            "Asynchronous invocations that ended here, by outcome",
+            "Asynchronous invocations that ended on this node, by outcome",
             ended.clone(),
         );
         registry.register(
             "async_callbacks",
-            "Callbacks delivered or given up here, by outcome",
+            "Callbacks that this node delivered or gave up, by outcome",
             callbacks.clone(),
         );
         let help = "Asynchronous invocations that have not ended or not called back, of all nodes";

@@ -68,14 +68,14 @@ impl CallMetrics {
         let help = "Things made ready for an invocation, by cause";
         registry.register("cold_starts", help, cold_starts.clone());
         let guest_memory_bytes = Histogram::new(exponential_buckets(65_536.0, 2.0, 16));
-        let help = "Linear memory of guests at their end";
+        let help = "Linear memory of guests at the end of their invocation";
         registry.register_with_unit("guest_memory", help, Unit::Bytes, guest_memory_bytes.clone());
         let help = "Invocations that another node of the cluster ran";
         let forwarded = counter(registry, "invocations_forwarded", help);
-        let help = "Invocations that a node did not take, or was lost with";
+        let help = "Invocations that a node rejected, or that were lost with a node";
         let rescheduled = counter(registry, "invocations_rescheduled", help);
-        let running = gauge(registry, "invocations_running", "Invocations running now");
-        let queued = gauge(registry, "invocations_queued", "Invocations waiting now");
+        let running = gauge(registry, "invocations_running", "Running invocations");
+        let queued = gauge(registry, "invocations_queued", "Waiting invocations");
         Self { phase_seconds, cold_starts, guest_memory_bytes, forwarded, rescheduled, running, queued }
     }
 

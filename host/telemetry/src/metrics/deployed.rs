@@ -19,12 +19,12 @@ pub struct DeployedMetrics {
 
 impl DeployedMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let help = "Components that were loaded before they were called";
+        let help = "Components loaded before their first call";
         Self {
             preloaded: counter(registry, "components_preloaded", help),
-            functions: gauge(registry, "functions", "Functions deployed"),
-            models: gauge(registry, "models", "Models pushed"),
-            workflows: gauge(registry, "workflows", "Workflows deployed"),
+            functions: gauge(registry, "functions", "Deployed functions"),
+            models: gauge(registry, "models", "Pushed models"),
+            workflows: gauge(registry, "workflows", "Deployed workflows"),
         }
     }
 }

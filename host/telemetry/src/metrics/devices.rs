@@ -79,16 +79,16 @@ impl DeviceMetrics {
             registry.register(name, help, family.clone());
             family
         };
-        let resident_bytes = gauge("model_resident_bytes", "Device memory that models take");
-        let capacity_bytes = gauge("device_capacity_bytes", "Device memory that models may take");
-        let help = "Device memory that is in use outside of the pool for models and runs: contexts, modules, graphs, libraries, other processes";
+        let resident_bytes = gauge("model_resident_bytes", "Device memory used by models");
+        let capacity_bytes = gauge("device_capacity_bytes", "Device memory available to models");
+        let help = "Device memory used outside of the pool for models and runs: contexts, modules, graphs, libraries, other processes";
         let outside_bytes = gauge("device_outside_pool_bytes", help);
-        let runs_waiting = gauge("device_runs_waiting", "Model runs that wait for a slot of the device");
-        let up = gauge("device_up", "Whether the device is there; 0 while it is lost");
+        let runs_waiting = gauge("device_runs_waiting", "Model runs that wait for a run slot of the device");
+        let up = gauge("device_up", "1 while the device is up, 0 while it is lost");
         let intermediates =
-            gauge("device_intermediates", "Tensors on the device that runs have left for others");
+            gauge("device_intermediates", "Intermediate tensors that runs left on the device for other runs");
         let intermediates_bytes =
-            gauge("device_intermediates_bytes", "Bytes of tensors that runs have left on the device");
+            gauge("device_intermediates_bytes", "Bytes of the intermediate tensors on the device");
         let pinned_cache_bytes = gauge("device_pinned_cache_bytes", "Bytes of weights in the pinned cache");
         let help = "Pinned host memory that caches weights";
         let pinned_cache_capacity_bytes = gauge("device_pinned_cache_capacity_bytes", help);
@@ -97,8 +97,8 @@ impl DeviceMetrics {
             registry.register(name, help, family.clone());
             family
         };
-        let losses = counter("device_losses", "Times that the device was lost, with what was in its memory");
-        let help = "Times that a model was to be opened or run on the device, and was on another, since the device cannot";
+        let losses = counter("device_losses", "Losses of the device, with the contents of its memory");
+        let help = "Models that were placed on the device, but opened or run on another device because this device does not support them";
         let fallbacks = counter("device_fallbacks", help);
         let help = "Runs that the driver failed to capture or repeat as a CUDA graph, and that were launched kernel by kernel";
         let capture_failures = counter("device_capture_failures", help);
@@ -109,13 +109,13 @@ impl DeviceMetrics {
         let handed_over_bytes = Family::<WayLabels, Counter>::default();
         registry.register(
             "device_handed_over_bytes",
-            "Bytes left on the device that others have read: there, from there by a sibling, or through the host after all",
+            "Bytes of the device's intermediate tensors that were read: on the device, by a sibling device, or through the host",
             handed_over_bytes.clone(),
         );
         let spilled_bytes = Family::<TierLabels, Counter>::default();
         registry.register(
             "device_spilled_bytes",
-            "Bytes left on the device that made room there: to the memory of a sibling, or to the host",
+            "Bytes of intermediate tensors spilled from the device, to a sibling device or to the host",
             spilled_bytes.clone(),
         );
         Self {
@@ -227,9 +227,9 @@ impl Transfers {
     fn register(registry: &mut Registry) -> Self {
         let (bytes, seconds, prefetches) = Default::default();
         let transfers = Self { bytes, seconds, prefetches };
-        let help = "Bytes of models' files that were moved between tiers: fetched to the disk, or loaded onto a device";
+        let help = "Bytes of models' files transferred between storage tiers: fetched to the disk, or loaded onto a device";
         registry.register("model_transfer_bytes", help, transfers.bytes.clone());
-        let help = "Time that these transfers took; that of a load includes the creation of sessions";
+        let help = "Duration of the transfers of models' files; loads include the creation of sessions";
         registry.register("model_transfer_seconds", help, transfers.seconds.clone());
         let help = "Models whose files the node fetched before their first use, by outcome";
         registry.register("model_prefetches", help, transfers.prefetches.clone());

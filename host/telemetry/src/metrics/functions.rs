@@ -205,7 +205,7 @@ impl FunctionFamilies {
         let help = "Invocations with a service level objective, by what became of it";
         registry.register("slo_invocations", help, slo_invocations);
         registry.register("invocations", "Invocations that ended, by outcome", invocations);
-        let help = "From an invocation's arrival to the end of its answer";
+        let help = "Time from an invocation's arrival to the end of its response";
         registry.register_with_unit("invocation", help, Unit::Seconds, seconds);
         registry.register_with_unit("guest_cpu", "Processor time of guests", Unit::Seconds, cpu_seconds);
         let help = "What functions wrote beyond limits.log_bytes, which is not in their logs";
@@ -213,9 +213,9 @@ impl FunctionFamilies {
         let help =
             "Invocations that were given an answer made for an equal one; of functions with a cache_ttl_ms";
         registry.register("function_cache_hits", help, hits);
-        let help = "Invocations that were given an instance, a fresh one or one that was reused";
+        let help = "Invocations that got an instance, by kind: fresh or reused";
         registry.register("function_instances", help, instances);
-        let help = "Instances that might have been reused and were given up, by cause";
+        let help = "Reusable instances that were retired, by cause";
         registry.register("function_instances_retired", help, retired);
         functions
     }

@@ -17,23 +17,23 @@ type GpuGauge = (&'static str, &'static str, MetricType, fn(&GpuFigures) -> Opti
 const NUMBERS: [GpuGauge; 6] = [
     (
         "nv_gpu_utilization",
-        "Part of the time for which the GPU ran something, from 0 to 1",
+        "Fraction of the time in which the GPU was busy, from 0 to 1",
         MetricType::Gauge,
         |gpu| gpu.utilization,
     ),
     ("nv_gpu_memory_total_bytes", "Memory of the GPU", MetricType::Gauge, |gpu| {
         gpu.memory_total_bytes.map(|bytes| bytes as f64)
     }),
-    ("nv_gpu_memory_used_bytes", "Memory of the GPU in use, by all processes", MetricType::Gauge, |gpu| {
+    ("nv_gpu_memory_used_bytes", "GPU memory used by all processes", MetricType::Gauge, |gpu| {
         gpu.memory_used_bytes.map(|bytes| bytes as f64)
     }),
-    ("nv_gpu_power_usage", "What the GPU draws, in watts", MetricType::Gauge, |gpu| gpu.power_w),
-    ("nv_gpu_power_limit", "What the GPU may draw, in watts", MetricType::Gauge, |gpu| gpu.power_limit_w),
+    ("nv_gpu_power_usage", "Power draw of the GPU, in watts", MetricType::Gauge, |gpu| gpu.power_w),
+    ("nv_gpu_power_limit", "Power limit of the GPU, in watts", MetricType::Gauge, |gpu| gpu.power_limit_w),
     // Cumulative, but without the `_total` suffix that OpenMetrics requires for counters and that
     // dashboards do not expect.
     (
         "nv_energy_consumption",
-        "What the GPU has used up since it was first asked, in joules",
+        "Energy consumption of the GPU since the first sample, in joules",
         MetricType::Unknown,
         |gpu| gpu.energy_j,
     ),

@@ -35,10 +35,9 @@ pub struct HedgeMetrics {
 impl AllHedges {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let all = Self::default();
-        let help =
-            "Second copies of steps of workflows that were started, the first having taken unusually long";
+        let help = "Second copies of workflow steps, started because the first copy took unusually long";
         registry.register("workflow_hedges_started", help, all.started.clone());
-        let help = "Second copies of steps of workflows that answered before the first";
+        let help = "Second copies of workflow steps that finished before the first copy";
         registry.register("workflow_hedges_won", help, all.won.clone());
         all
     }

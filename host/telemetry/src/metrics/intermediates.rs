@@ -26,35 +26,35 @@ impl IntermediateMetrics {
             registry.register(name, help, counter.clone());
             counter
         };
-        let sent_bytes = counter(
-            "forwarded_sent_bytes",
-            "Bytes of tensors sent along with inferences that another node ran",
-        );
+        let sent_bytes =
+            counter("forwarded_sent_bytes", "Bytes of tensors sent with inferences that another node ran");
         let received_bytes = counter(
             "forwarded_received_bytes",
-            "Bytes of tensors in the answers of nodes that ran inferences",
+            "Bytes of tensors received in responses to inferences that another node ran",
         );
-        let kept_bytes =
-            counter("intermediates_kept_bytes", "Bytes that steps have left here for steps on any node");
-        let taken_bytes = counter(
-            "intermediates_taken_bytes",
-            "Bytes that steps left on another node and were taken from there",
+        let kept_bytes = counter(
+            "intermediates_kept_bytes",
+            "Bytes of intermediates that workflow steps left on this node",
         );
-        let found_bytes =
-            counter("intermediates_found_bytes", "Bytes that steps left here and other steps here have read");
+        let taken_bytes =
+            counter("intermediates_taken_bytes", "Bytes of intermediates fetched from other nodes");
+        let found_bytes = counter(
+            "intermediates_found_bytes",
+            "Bytes of intermediates on this node that steps on this node read",
+        );
         let refused = counter(
             "intermediates_refused",
-            "Tensors that went back with the answer since there was no room",
+            "Tensors returned with the response, because there was no room for an intermediate",
         );
         let expired =
-            counter("intermediates_expired", "Intermediates that nobody let go of before their deadline");
+            counter("intermediates_expired", "Intermediates that expired before they were released");
         let mut gauge = |name: &str, help: &str| {
             let gauge = Gauge::default();
             registry.register(name, help, gauge.clone());
             gauge
         };
-        let len = gauge("intermediates", "Intermediates here now");
-        let bytes = gauge("intermediates_bytes", "Bytes of intermediates here now");
+        let len = gauge("intermediates", "Intermediates on this node");
+        let bytes = gauge("intermediates_bytes", "Bytes of the intermediates on this node");
         Self {
             sent_bytes,
             received_bytes,

@@ -38,12 +38,12 @@ impl ObjectMetrics {
             memory_bytes: Gauge::default(),
         };
         let Self { puts, gets, len, bytes, memory_bytes } = &metrics;
-        registry.register("object_puts", "Named objects put here", puts.clone());
-        let help = "Named objects read here, by where their bytes were: in memory, or on disk or in the cluster's store";
+        registry.register("object_puts", "Named objects stored through this node", puts.clone());
+        let help = "Named objects read on this node, by the location of their bytes: in memory, or on disk or in the cluster's store";
         registry.register("object_gets", help, gets.clone());
-        registry.register("objects", "Named objects, of all nodes", len.clone());
-        registry.register("objects_bytes", "Bytes of named objects, of all nodes", bytes.clone());
-        let help = "Bytes of named objects that are in this node's memory for tensors";
+        registry.register("objects", "Named objects on all nodes", len.clone());
+        registry.register("objects_bytes", "Bytes of the named objects on all nodes", bytes.clone());
+        let help = "Bytes of named objects cached in this node's tensor memory";
         registry.register("objects_memory_bytes", help, memory_bytes.clone());
         metrics
     }

@@ -20,7 +20,7 @@ pub struct OutboundMetrics {
 impl OutboundMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let refused = Family::default();
-        let help = "Outbound requests of guests, and callbacks, that were refused here, by reason";
+        let help = "Refused outbound requests of guests and callbacks, by reason";
         registry.register("outbound_refused", help, refused.clone());
         Self { refused }
     }

@@ -24,7 +24,7 @@ impl PlacementMetrics {
             Family::<PlacementLabels, Histogram>::new_with_constructor(|| Histogram::new(BUCKETS));
         registry.register(
             "placement_estimate_ratio",
-            "Estimated time of placed invocations over the time that they took, by kind of device",
+            "Ratio of the estimated time to the actual time of placed invocations, by kind of device",
             estimate_ratio.clone(),
         );
         Self { estimate_ratio }

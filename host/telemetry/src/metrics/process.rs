@@ -21,9 +21,9 @@ pub struct ProcessMetrics {
 
 impl ProcessMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let idle = "Instances that wait for another call of their function";
-        let refused = "Connections closed because their address had too many";
-        let used = "Memory that bodies and tensors of requests under way take";
+        let idle = "Idle instances that wait for another call of their function";
+        let refused = "Connections closed because their remote address had too many";
+        let used = "Memory used by bodies and tensors of requests in progress";
         let pooled = "Memory kept for the next bodies and tensors";
         Self {
             instances_idle: gauge(registry, "instances_idle", idle),

@@ -27,14 +27,14 @@ impl ResponseCacheMetrics {
             registry.register(format!("response_cache_{name}"), help, counter.clone());
             counter
         };
-        let hits = counter("hits", "Calls that were given an answer made for an equal one");
-        let misses = counter("misses", "Calls that looked for such an answer and ran");
-        let evicted = counter("evictions", "Answers that made room for others");
-        let expired = counter("expirations", "Answers whose time to live was over");
+        let hits = counter("hits", "Calls answered with the cached or shared response of an equal call");
+        let misses = counter("misses", "Calls that found no cached response and ran");
+        let evicted = counter("evictions", "Responses evicted from the cache to make room");
+        let expired = counter("expirations", "Cached responses that expired");
         let answers = Gauge::default();
         let bytes = Gauge::default();
-        registry.register("response_cache_answers", "Answers kept for equal calls", answers.clone());
-        let help = "Memory that answers kept for equal calls take";
+        registry.register("response_cache_answers", "Cached responses", answers.clone());
+        let help = "Memory of the cached responses";
         registry.register_with_unit("response_cache", help, Unit::Bytes, bytes.clone());
         Self { hits, misses, evicted, expired, answers, bytes }
     }

@@ -40,26 +40,26 @@ impl AllSizes {
         let mut gauge = |name: &str, help: &str, family: &Family<SizeLabels, Gauge>| {
             registry.register(name, help, family.clone());
         };
-        gauge("model_threads", "Threads of each run of a model that is sized by its rate", &all.threads);
-        gauge("model_sessions_max", "Maximum number of concurrent runs", &all.sessions_max);
+        gauge("model_threads", "Threads of each run of an autosized model", &all.threads);
         gauge(
-            "model_sessions",
-            "Sessions there are of it, those that are kept for a while included",
-            &all.sessions,
+            "model_sessions_max",
+            "Maximum number of concurrent runs of an autosized model",
+            &all.sessions_max,
         );
+        gauge("model_sessions", "Sessions of an autosized model, including idle sessions", &all.sessions);
         gauge(
             "model_size_short",
-            "Whether all that there is room for is too little for its rate",
+            "Whether the available capacity is too small for the request rate of an autosized model",
             &all.is_short,
         );
         registry.register(
             "model_rate",
-            "Items asked for per second in the last interval, by the device that they went to",
+            "Requested items per second in the last interval, by device",
             all.rate.clone(),
         );
         registry.register(
             "model_sizings",
-            "Times that its threads or sessions were changed",
+            "Changes of the threads or sessions of an autosized model",
             all.changes.clone(),
         );
         all

@@ -21,7 +21,7 @@ impl StorageMetrics {
             failed_writes: counter(
                 registry,
                 "disk_write_failures",
-                "Writes of the registry and of files in the data folder that failed",
+                "Failed writes of the registry and of files in the data folder",
             ),
             datastore_bytes: gauge(
                 registry,
@@ -31,7 +31,7 @@ impl StorageMetrics {
             datastore_quota_bytes: gauge(
                 registry,
                 "datastore_quota_bytes",
-                "Size at which that server refuses writes; 0 if it does not tell",
+                "Size at which the etcd server refuses writes; 0 if unknown",
             ),
         }
     }

@@ -58,7 +58,12 @@ impl Collector for SystemMetrics {
     #[expect(clippy::cast_precision_loss, reason = "Prometheus gauges are floats")]
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         encoder
-            .encode_descriptor("weir_build_info", "The program, always 1", None, MetricType::Gauge)?
+            .encode_descriptor(
+                "weir_build_info",
+                "Version of the program; the value is always 1",
+                None,
+                MetricType::Gauge,
+            )?
             .encode_family(&Build { version: env!("CARGO_PKG_VERSION") })?
             .encode_gauge(&1)?;
         let mut gauge = |name, help, value: f64| {

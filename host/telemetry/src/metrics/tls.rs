@@ -54,7 +54,7 @@ impl EncodeLabelValue for HandshakeFailure {
 impl TlsMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let failed = Family::default();
-        let help = "TLS handshakes that failed, by reason";
+        let help = "Failed TLS handshakes, by reason";
         registry.register("tls_handshakes_failed", help, failed.clone());
         let help = "End of the validity of the certificate for clients, in seconds since 1970; 0 without TLS";
         Self { failed, certificate_expiry: gauge(registry, "tls_certificate_expiry_seconds", help) }

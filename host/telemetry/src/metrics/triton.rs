@@ -59,7 +59,7 @@ impl Collector for AllServed {
                 metric.encode_family(&model(served))?.encode_gauge(&i64_of(value(served.series())))?;
             }
         }
-        let help = "Inferences that were asked for and have not been answered";
+        let help = "Pending inferences";
         let mut metric =
             encoder.encode_descriptor("nv_inference_pending_request_count", help, None, MetricType::Gauge)?;
         for served in &all {
@@ -119,7 +119,7 @@ fn batches(encoder: &mut DescriptorEncoder<'_>, all: &[Served]) -> Encoded {
     type Of<T> = fn(&ServedSeries) -> &T;
     let histograms: [(&str, &str, Of<Histogram>); 2] = [
         ("weir_run_items", "Items in a run of a model", |series| &series.runs.items),
-        ("weir_run_requests", "Inferences that a run of a model answered", |series| &series.runs.requests),
+        ("weir_run_requests", "Inferences answered by a run of a model", |series| &series.runs.requests),
     ];
     for (name, help, histogram) in histograms {
         let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
@@ -128,10 +128,8 @@ fn batches(encoder: &mut DescriptorEncoder<'_>, all: &[Served]) -> Encoded {
         }
     }
     let counters: [(&str, &str, Of<AtomicU64>); 2] = [
-        ("weir_run_input_bytes", "Bytes that went into runs, padding included", |series| {
-            &series.runs.input_bytes
-        }),
-        ("weir_run_padding_bytes", "Bytes that only filled up shorter inputs", |series| {
+        ("weir_run_input_bytes", "Input bytes of runs, including padding", |series| &series.runs.input_bytes),
+        ("weir_run_padding_bytes", "Input bytes that only pad shorter inputs", |series| {
             &series.runs.padding_bytes
         }),
     ];
@@ -149,38 +147,38 @@ fn batches(encoder: &mut DescriptorEncoder<'_>, all: &[Served]) -> Encoded {
 type TritonCounter = (&'static str, &'static str, fn(&ServedSeries) -> u64);
 
 const NUMBERS: [TritonCounter; 12] = [
-    ("nv_inference_request_success", "Inferences that ended well", |series| series.success.read().count),
-    ("nv_inference_count", "Items inferred: an inference counts as many as its batch has", |series| {
+    ("nv_inference_request_success", "Successful inferences", |series| series.success.read().count),
+    ("nv_inference_count", "Inferred items; an inference counts with the items in its batch", |series| {
         load(&series.items)
     }),
-    ("nv_inference_exec_count", "Runs of the model; one may answer several inferences", |series| {
+    ("nv_inference_exec_count", "Runs of the model; a run may answer several inferences", |series| {
         load(&series.runs.count)
     }),
     ("nv_inference_request_duration_us", "Time of inferences from arrival to answer", |series| {
         microseconds(&series.success)
     }),
-    ("nv_inference_queue_duration_us", "Time that inferences waited", |series| {
+    ("nv_inference_queue_duration_us", "Waiting time of inferences", |series| {
         microseconds(&series.phases.queue)
     }),
-    ("nv_inference_compute_input_duration_us", "Time that reading inputs took", |series| {
+    ("nv_inference_compute_input_duration_us", "Time to read inputs", |series| {
         microseconds(&series.phases.input)
     }),
-    ("nv_inference_compute_infer_duration_us", "Time that runs took", |series| {
-        microseconds(&series.phases.infer)
-    }),
-    ("nv_inference_compute_output_duration_us", "Time that writing outputs took", |series| {
+    ("nv_inference_compute_infer_duration_us", "Run time", |series| microseconds(&series.phases.infer)),
+    ("nv_inference_compute_output_duration_us", "Time to write outputs", |series| {
         microseconds(&series.phases.output)
     }),
-    ("nv_cache_num_hits_per_model", "Inferences that were given an answer made for an equal one", |series| {
-        series.cache.hit.read().count
-    }),
-    ("nv_cache_num_misses_per_model", "Inferences that looked for such an answer and ran", |series| {
+    (
+        "nv_cache_num_hits_per_model",
+        "Inferences answered with the cached or shared response of an equal inference",
+        |series| series.cache.hit.read().count,
+    ),
+    ("nv_cache_num_misses_per_model", "Inferences that found no cached response and ran", |series| {
         series.cache.miss.read().count
     }),
-    ("nv_cache_hit_duration_per_model", "Time that finding answers took, in microseconds", |series| {
+    ("nv_cache_hit_duration_per_model", "Lookup time of cache hits, in microseconds", |series| {
         microseconds(&series.cache.hit)
     }),
-    ("nv_cache_miss_duration_per_model", "Time that looking in vain took, in microseconds", |series| {
+    ("nv_cache_miss_duration_per_model", "Lookup time of cache misses, in microseconds", |series| {
         microseconds(&series.cache.miss)
     }),
 ];

@@ -32,18 +32,23 @@ type UsageCounter = (&'static str, &'static str, fn(&Used) -> f64, bool);
 
 #[expect(clippy::cast_precision_loss, reason = "Prometheus counters are floats")]
 const NUMBERS: [UsageCounter; 5] = [
-    ("weir_device_runs", "Requests that devices worked on", |used| used.runs as f64, false),
+    ("weir_device_runs", "Requests run on devices", |used| used.runs as f64, false),
     (
         "weir_device_run_seconds",
-        "Time that devices worked on requests; that of a batch is parted by items",
+        "Device time of requests; the time of a batch is divided by items",
         |used| used.run_time_ns as f64 / 1e9,
         false,
     ),
     ("weir_device_loads", "Loads of models into device memory", |used| used.loads as f64, true),
-    ("weir_device_load_seconds", "Time that loads took", |used| used.load_time_ns as f64 / 1e9, true),
+    (
+        "weir_device_load_seconds",
+        "Time of loads into device memory",
+        |used| used.load_time_ns as f64 / 1e9,
+        true,
+    ),
     (
         "weir_device_resident_byte_seconds",
-        "Device memory that models took, times how long; what several have in common is parted among them",
+        "Device memory of models multiplied by time, in byte seconds; shared memory is divided among the models",
         |used| used.resident_byte_ns as f64 / 1e9,
         true,
     ),
