@@ -48,7 +48,7 @@ pub enum ReferenceError {
         wanted: TensorType,
     },
     /// A weight's bytes are missing, or have the wrong length.
-    #[error("weight {0} is not there")]
+    #[error("weight {0} is missing")]
     Weight(u32),
     /// The graph is unsound: `Graph::check` reports the reason.
     #[error("node {0:?} cannot be run")]

@@ -144,7 +144,7 @@ pub enum KernelGraphError {
         what: &'static str,
     },
     /// Two launches write the same buffer, or one launch writes it twice.
-    #[error("{buffer:?} is written by both {first:?} and {second:?}: give the second a buffer of its own")]
+    #[error("{buffer:?} is written by both {first:?} and {second:?}: use a different buffer for the second")]
     TwoWriters {
         /// Name of the buffer.
         buffer: String,

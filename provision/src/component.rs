@@ -24,7 +24,7 @@ pub enum ComponentError {
         why: String,
     },
     /// The module does not match the world.
-    #[error("the module is not one of {world}: {why}")]
+    #[error("the module does not implement {world}: {why}")]
     Module {
         /// Name of the world.
         world: String,

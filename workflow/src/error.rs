@@ -74,7 +74,7 @@ pub enum PlanError {
     #[error("step {0}: exactly one of run, combine and split says what a step does")]
     NotOneThing(String),
     /// A step has a key of another kind of step.
-    #[error("step {step}: {key} goes with {of}, which the step has not")]
+    #[error("step {step}: {key} goes with {of}, which the step does not have")]
     StrayKey {
         /// The step.
         step: String,
@@ -154,7 +154,7 @@ pub enum PlanError {
         have: String,
     },
     /// A step has no inputs.
-    #[error("step {0}: it reads nothing, and so would not depend on what the workflow is given")]
+    #[error("step {0}: it reads nothing, so it would not depend on the workflow's inputs")]
     ReadsNothing(String),
     /// A combiner lists a tensor twice.
     #[error("{place}: {source_text} is listed before")]
@@ -220,7 +220,7 @@ pub enum PlanError {
     UnusedStep(String),
     /// An output may be absent.
     #[error(
-        "output {output}: {source_text} is not there {case}; join alternatives in a step with combine = \"first\""
+        "output {output}: {source_text} is absent {case}; join alternatives in a step with combine = \"first\""
     )]
     MayBeMissing {
         /// The output.

@@ -12,7 +12,7 @@ pub enum CheckError {
     #[error("value {0} is not where it says it is")]
     Value(u32),
     /// A node reads the output of a later node, or the prologue reads an input.
-    #[error("node {0:?} reads what is not there yet")]
+    #[error("node {0:?} reads a value that is not computed yet")]
     Order(String),
     /// An operand or output is missing, or has the wrong type or shape.
     #[error("node {node:?} ({op}): {what} does not fit")]

@@ -198,13 +198,13 @@ pub enum ProgramError {
     Deep,
     /// An instruction finds too few numbers on the stack, or the program does not leave exactly
     /// one.
-    #[error("instruction {0} does not find what it needs")]
+    #[error("instruction {0} finds a wrong number of values on the stack")]
     Unbalanced(usize),
     /// A load from an operand that does not exist.
     #[error("loads from operand {0}, of {1}")]
     Operand(u8, usize),
     /// An instruction or constant of the wrong lane.
-    #[error("instruction {0} is not one of its lane")]
+    #[error("instruction {0} is of the wrong lane")]
     Lane(usize),
 }
 

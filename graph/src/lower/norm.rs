@@ -239,7 +239,7 @@ pub(super) fn lrn(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made 
     let tensor = lowering.tensor(x).clone();
     let size = call.int("size").and_then(|size| usize::try_from(size).ok());
     let size = size.filter(|size| (1..=super::call::SIZE_MAX).contains(size));
-    let size = size.ok_or_else(|| call.invalid("it does not say across how many channels"))?;
+    let size = size.ok_or_else(|| call.invalid("the attribute `size` is missing or out of range"))?;
     if tensor.dims().len() < 3 || NumberType::for_element_type(tensor.element_type()) == NumberType::Integer {
         return Err(call.invalid("it takes pictures"));
     }

@@ -60,7 +60,7 @@ pub enum FrontError {
         after: usize,
     },
     /// A step runs on no kind of device.
-    #[error("step {0} runs on no kind of device that there is")]
+    #[error("step {0} runs on none of the kinds of devices")]
     Nowhere(usize),
 }
 
