@@ -130,7 +130,7 @@ impl Invocations {
         let Some(used) = self.key_use(tenant, key).await? else { return Ok(None) };
         if used.request != new.request {
             let text = format!(
-                "another request was accepted with this idempotency key, as {}; give each request a key of its own",
+                "another request was accepted with this idempotency key, as {}; use a different key for each request",
                 used.id
             );
             return Err(AsyncError::refused(ErrorCode::IdempotencyMismatch, text));

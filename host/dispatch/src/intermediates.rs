@@ -124,7 +124,7 @@ impl Intermediates {
     /// The bytes of an intermediate that this node has.
     fn find(&self, tenant: &TenantId, number: u64) -> Result<Buffer, Fault> {
         let index = Index { node: self.node, number };
-        self.kept.lock().get(tenant, number).ok_or_else(|| lost(index, "it was let go of, or has expired"))
+        self.kept.lock().get(tenant, number).ok_or_else(|| lost(index, "it was released or has expired"))
     }
 
     /// Removes an intermediate of `tenant`, which has no more readers.

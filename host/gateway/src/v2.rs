@@ -97,6 +97,7 @@ async fn unsupported(request: Request) -> ApiError {
 
 /// Returns the error for a route or method of Triton that Weir does not support.
 pub(super) fn not_supported(what: &str) -> ApiError {
-    let text = format!("{what} is not supported here; see docs/reference/protocols.md for what is");
+    let text =
+        format!("{what} is not supported here; docs/reference/protocols.md lists the supported features");
     ApiError::new(ErrorCode::NotSupported, text)
 }

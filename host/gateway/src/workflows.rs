@@ -107,7 +107,7 @@ fn record(
     let bytes = serde_json::to_vec(&record).map_or(usize::MAX, |record| record.len());
     if bytes > RECORD_BYTES_MAX {
         let text = format!(
-            "the workflow and the inputs and outputs of what it runs take {bytes} bytes, and {RECORD_BYTES_MAX} are the most; use other workflows as steps"
+            "the workflow, with the inputs and outputs of its targets, takes {bytes} bytes, and the maximum is {RECORD_BYTES_MAX}; use other workflows as steps"
         );
         return Err(ApiError::new(ErrorCode::InvalidWorkflow, text));
     }
@@ -133,7 +133,7 @@ fn check_hedges(catalog: &Catalog, tenant: &TenantId, plan: &Plan) -> Result<(),
 /// unambiguous.
 fn check_name(node: &NodeState, tenant: &TenantId, name: &Name) -> Result<(), ApiError> {
     let taken = |what: &str| {
-        let text = format!("there is a {what} {name} already; a workflow has a name of its own");
+        let text = format!("a {what} {name} exists already; choose another name for the workflow");
         Err(ApiError::new(ErrorCode::Conflict, text))
     };
     if node.registry.get(tenant, name.as_str()).is_some() {
@@ -154,7 +154,7 @@ pub(super) fn refuse_name_of_workflow(
     if node.workflows.get(tenant, name.as_str()).is_none() {
         return Ok(());
     }
-    let text = format!("there is a workflow {name} already, and a workflow has a name of its own");
+    let text = format!("a workflow {name} exists already; choose another name");
     Err(ApiError::new(ErrorCode::Conflict, text))
 }
 

@@ -82,7 +82,7 @@ enum Stranger {
     )]
     Protocol(NodeId, Member),
     #[error(
-        "node {} of the cluster, at {}, has another secret than this one, or only one of the two has any, or certificates: give all nodes certificates ([node.cluster.tls]), or the same --secret-file FILE",
+        "node {} of the cluster, at {}, has another secret than this node, or only one of the two nodes has a secret or certificates: give all nodes certificates ([node.cluster.tls]), or the same --secret-file FILE",
         .0.0, .1.address
     )]
     Secret(NodeId, Member),

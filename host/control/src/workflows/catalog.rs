@@ -88,7 +88,7 @@ impl Catalog {
         let noun = noun(*kind);
         let found = found.ok_or_else(|| format!("{noun} {name}:{version} no longer exists"))?;
         if found.digest() != wanted.digest {
-            return Err(format!("{noun} {name}:{version} is not what it was when the workflow was deployed"));
+            return Err(format!("{noun} {name}:{version} has changed since the workflow was deployed"));
         }
         Ok(found)
     }

@@ -44,7 +44,7 @@ impl WorkflowRecord {
         let document = Document::parse(self.document.as_bytes()).map_err(|error| error.to_string())?;
         let pinned = |step: &str, _: &_| match self.pinned.get(step) {
             Some(pinned) => Ok(Some(pinned.clone())),
-            None => Err("its record does not say what it runs".to_owned()),
+            None => Err("its record does not contain the targets of its steps".to_owned()),
         };
         Plan::new(&document, &pinned).map_err(|error| error.to_string())
     }

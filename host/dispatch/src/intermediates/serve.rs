@@ -32,10 +32,9 @@ pub fn answer(intermediates: &Intermediates, method: &Method, path: &str) -> Res
             intermediates.forget(&tenant, number);
             Ok(StatusCode::NO_CONTENT.into_response())
         }
-        _ => Err(Fault::new(
-            ErrorCode::MethodNotAllowed,
-            "an intermediate is read (GET) or let go of (DELETE)",
-        )),
+        _ => {
+            Err(Fault::new(ErrorCode::MethodNotAllowed, "an intermediate is read (GET) or released (DELETE)"))
+        }
     }
 }
 
@@ -52,7 +51,7 @@ pub(super) async fn take(
     let (head, body) = response.into_parts();
     let is_there = head.status.is_success();
     let bytes_max = if is_there { bytes } else { REFUSAL_BYTES_MAX };
-    let limit = BodyLimit { bytes_max, setting: "what it is known to have" };
+    let limit = BodyLimit { bytes_max, setting: "the known size" };
     let body = receive_whole(body, is_there.then_some(bytes), arena, limit).await;
     let body = body.map_err(|error| match error.code {
         ErrorCode::Unavailable => error,

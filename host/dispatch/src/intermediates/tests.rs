@@ -39,7 +39,7 @@ async fn intermediate_is_visible_to_its_tenant_until_removed() {
     assert_eq!(wrong.code, ErrorCode::Internal, "{}", wrong.text);
     all.forget(&ours, index.number);
     let gone = all.take(&ours, index, 128 << 10).await.unwrap_err();
-    assert!(gone.text.contains("7-0") && gone.text.contains("let go of"), "{}", gone.text);
+    assert!(gone.text.contains("7-0") && gone.text.contains("released"), "{}", gone.text);
     let next = all.keep(&ours, &given, until).unwrap();
     assert_ne!(next, index, "numbers are not used again");
     // An intermediate of another node, without a cluster.

@@ -69,7 +69,7 @@ pub enum ProfilingPlanError {
     },
     /// Every requested combination needs more than the device's number of processors.
     #[error(
-        "every combination of these threads and concurrency takes more than the {0} processors of the device at once; ask for less of one"
+        "every combination of these threads and concurrency takes more than the {0} processors of the device at once; reduce one of them"
     )]
     NoRoom(u32),
     /// The request has more configurations than the limit.

@@ -67,7 +67,7 @@ pub(super) fn advice(node: &NodeState, function: &FunctionVersion, imports: &[St
         advice.push("the manifest grants outbound hosts, but the component does not call any".to_owned());
     }
     if manifest.reuse.is_some() && node.config.sandbox.instances_idle_max == 0 {
-        let text = "the manifest asks for reuse, and this node gives every call an instance of its own (sandbox.instances_idle_max = 0)";
+        let text = "the manifest asks for reuse, and this node gives every call a new instance (sandbox.instances_idle_max = 0)";
         advice.push(text.to_owned());
     }
     let large_bytes = if has_interpreter { LARGE_INTERPRETER_BYTES } else { LARGE_COMPONENT_BYTES };

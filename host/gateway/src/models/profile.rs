@@ -54,7 +54,7 @@ pub(crate) async fn profile(
     };
     let entry = node.models.get(&caller.tenant, &name, request.version)?;
     let place = node.permits.profiling.clone().try_acquire_owned().map_err(|_| {
-        let text = "a model is being profiled on this node already, and two would measure each other; try again when that is over";
+        let text = "a model is being profiled on this node already, and a second profile would distort both; try again when it has ended";
         ApiError::new(ErrorCode::QueueFull, text)
     })?;
     let arrived = Instant::now();

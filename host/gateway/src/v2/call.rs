@@ -159,7 +159,7 @@ impl InferenceCall {
             let tenant = self.target.tenant().clone();
             let may_name_left = self.left.is_some();
             let resolving = read(&self).await?.resolve(node, &tenant, may_name_left);
-            let mut asked = self.by_deadline("the objects that it names were not there", resolving).await?;
+            let mut asked = self.by_deadline("the named objects were not loaded", resolving).await?;
             let batch = batch(&asked.inputs);
             let input = asked.time;
             let (ran, cached) = self.run(node, &mut asked).await?;

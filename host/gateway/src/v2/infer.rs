@@ -35,7 +35,7 @@ pub(super) async fn infer(
     let grant = grant.map(|Extension(grant)| grant);
     let target = match at.find(&node, &caller).await {
         // The event of the deployment may arrive after the first call.
-        Err(_) if grant.is_some() => return Ok(refused("the node does not know what is asked for\n")),
+        Err(_) if grant.is_some() => return Ok(refused("the node does not have the requested target\n")),
         Ok(target) if grant.is_some() && target.unready(&node).is_some() => {
             return Ok(refused("the node does not know what that runs\n"));
         }

@@ -91,10 +91,7 @@ impl Gpus {
         };
         let Some(info) = devices.infos().iter().find(|info| info.ordinal == ordinal) else {
             let count = devices.infos().len();
-            bail!(
-                "device {}: there is none of that number; the driver shows {count}, from cuda:0",
-                device.device
-            );
+            bail!("device {}: it does not exist; the driver reports {count}, from cuda:0", device.device);
         };
         if node.gpu.run_wall_ms_max == 0 {
             bail!("gpu.run_wall_ms_max is at least 1");

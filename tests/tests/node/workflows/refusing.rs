@@ -30,7 +30,7 @@ async fn invalid_documents_are_rejected_with_step_and_edge() {
         (workflow(&one, "a").replace("FP32", "INT8"), "and x is INT8[n, 4]"),
         (
             workflow(&format!("{one}when = \"max(x) < 1\""), "a"),
-            "output y: a.y is not there when max(x) < 1 does not hold",
+            "output y: a.y is absent when max(x) < 1 does not hold",
         ),
         (
             workflow(&one.replace("inputs = { x", "inputs = { z"), "a"),

@@ -104,7 +104,7 @@ impl EncodedInference {
     ) -> Result<Read, Fault> {
         let (head, body) = response.into_parts();
         let bytes_max = answer_bytes_max.saturating_add(DESCRIPTION_BYTES_MAX);
-        let limit = BodyLimit { bytes_max, setting: "what the caller takes" };
+        let limit = BodyLimit { bytes_max, setting: "the caller's limit" };
         let body = receive_whole(body, None, intermediates.arena(), limit).await.map_err(|error| {
             Fault::new(
                 ErrorCode::NodeLost,
