@@ -159,7 +159,7 @@ impl ChainsShared {
             if let (Err(why), false) = (&made, has_told) {
                 has_told = true;
                 tell(&format!(
-                    "NVRTC fails, and chains that it fails for are interpreted, of which the first is told: {why}"
+                    "NVRTC fails, so the chain is interpreted; later failures are not logged: {why}"
                 ));
             }
             self.table.lock().done(&chain, made.ok());

@@ -50,7 +50,7 @@ pub(crate) fn prepare(
     let scanned = scan(upload.clone(), memory_bytes_max)?;
     check_operators(&scanned, &task.operators_allowed)?;
     if let Some(port) = scanned.graph.iter().flat_map(|graph| &graph.inputs).find(|port| has_no_rank(port)) {
-        let what = "a tensor that does not say how many dimensions it has".to_owned();
+        let what = "a tensor without a declared number of dimensions".to_owned();
         return Err(UploadRefusal::UnsupportedPort { port: port.name.clone(), what }.into());
     }
     drop(scanned);

@@ -189,7 +189,9 @@ impl Gemm {
     /// the product was prepared with. This product lives until the work is done, whether it is
     /// launched now or recorded.
     pub unsafe fn launch(&self, stream: &Stream, buffers: &ProductBuffers<u64>) -> Result<(), CudaError> {
-        let lacking = || CudaError::Invalid("a product of matrices was not given what it adds".to_owned());
+        let lacking = || {
+            CudaError::Invalid("the bias or residual of a matrix product does not match its shape".to_owned())
+        };
         let given = (buffers.bias.is_some(), buffers.residual.is_some());
         if given != (self.shape.has_bias, self.shape.has_residual) {
             return Err(lacking());

@@ -46,7 +46,7 @@ impl KernelGraphModel {
         let file = std::path::absolute(source.blobs.join(form.skeleton.to_string()));
         let file = file.map_err(|error| broken(error.to_string()))?;
         if !file.is_file() {
-            return Err(broken(format!("{} is not there", form.skeleton)));
+            return Err(broken(format!("{} is missing", form.skeleton)));
         }
         let outputs = source.prepared.signature.outputs.iter().map(|port| port.datatype).collect();
         let number = worker.number();

@@ -107,7 +107,7 @@ impl GraphWorkerGuard<'_> {
     /// Returns the memory for tensors, which exists once a graph is loaded.
     pub(super) fn memory(&self) -> Result<&File, InferenceError> {
         let process = self.state.process.as_ref();
-        process.map(|process| &process.memory).ok_or_else(|| unavailable("its worker is not there"))
+        process.map(|process| &process.memory).ok_or_else(|| unavailable("its worker is not running"))
     }
 
     /// Loads a graph, and starts the process first if necessary.
@@ -192,7 +192,8 @@ impl GraphWorkerGuard<'_> {
         time_max: Duration,
         interrupt: &Interrupt,
     ) -> Result<KernelGraphReply, GraphCallError> {
-        let process = self.state.process.as_mut().ok_or_else(|| std::io::Error::other("it is not there"))?;
+        let process =
+            self.state.process.as_mut().ok_or_else(|| std::io::Error::other("it is not running"))?;
         let called = process.call(request, time_max, interrupt);
         if let Err(error) = &called {
             self.end(&error.to_string());

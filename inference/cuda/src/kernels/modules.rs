@@ -62,7 +62,7 @@ impl Modules {
                 self.tell(module, &refused);
             }
             Some(loaded) => return loaded.map(|loaded| loaded.module),
-            None => self.tell(module, &"there is none for its compute capability"),
+            None => self.tell(module, &"there is none for the device's compute capability"),
         }
         self.load_ptx(module).map(|loaded| loaded.module)
     }

@@ -183,7 +183,7 @@ fn at_once(
     let differs = alone.iter().zip(&answers).find_map(|(alone, found)| Mismatch::of_outputs(alone, found));
     let detail = format!("{} run at a time, each with the answers that it has alone", gpu.slots.count());
     let check = Check::passed(STAGE, format!("{what}: all called at once")).took(measured, 0, 0);
-    Ok(Check { detail, ..check }.same(differs, "one of them got other answers than alone"))
+    Ok(Check { detail, ..check }.same(differs, "a function returned other answers than when it ran alone"))
 }
 
 impl Function {

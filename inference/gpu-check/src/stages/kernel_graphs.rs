@@ -170,7 +170,7 @@ impl GraphCase {
         let check = Check::passed(STAGE, self.example.name);
         match self.run(graphs, tenant, timer) {
             Ok((found, measured, started_ms)) => {
-                let detail = format!("the first run after {started_ms} ms, with what it had to wait for");
+                let detail = format!("the first run ended after {started_ms} ms, including waits");
                 let (error, worst) = worst_element(&floats(&found), &self.expected);
                 let check = check.took(measured, 0, 0).off_by(error, TOLERANCE);
                 Check { detail, ..check.with_worst(Some(worst)) }
@@ -205,7 +205,7 @@ impl GraphCase {
 
     /// Checks that a pushed graph still returns the expected results.
     fn check_again(&self, pushed: &mut Pushed) -> Result<(), String> {
-        let found = pushed.run(&self.inputs).map_err(|error| format!("a neighbour is told: {error}"))?;
+        let found = pushed.run(&self.inputs).map_err(|error| format!("a neighbour got an error: {error}"))?;
         let is_right = worst(&floats(&found), &self.expected) <= TOLERANCE;
         is_right.then_some(()).ok_or_else(|| "a neighbour gets other results".to_owned())
     }
@@ -220,7 +220,7 @@ fn misbehaves(
 ) -> Result<String, String> {
     match Pushed::new(graphs, tenant, bundle)?.run(inputs) {
         Err(InferenceError::Unavailable(why)) => Ok(why.to_string()),
-        Err(other) => Err(format!("it is told: {other}")),
+        Err(other) => Err(format!("it got another error: {other}")),
         Ok(_) => Err("it ended as if nothing were wrong".to_owned()),
     }
 }

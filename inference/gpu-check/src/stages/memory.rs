@@ -164,7 +164,10 @@ fn shared(bench: &Bench<'_>) -> Result<Check, CheckFailure> {
     let check = Check::passed(STAGE, what).took(together, 0, 0);
     let mut check = Check { detail: format!("one by itself takes {} us", alone_ns / 1000), ..check };
     for found in found {
-        check = check.same(Mismatch::of_outputs(&expected, &found?), "one of them got other answers");
+        check = check.same(
+            Mismatch::of_outputs(&expected, &found?),
+            "a tenant got other answers than when it ran alone",
+        );
     }
     Ok(check)
 }
