@@ -66,9 +66,8 @@ impl Project {
             self.finish(&component)?;
         }
         let bytes = check_component(&component).map_err(|problem| match self.function.build {
-            Some(_) => {
-                problem.hint("the build went through; see that `component` in weir.toml names what it makes")
-            }
+            Some(_) => problem
+                .hint("the build succeeded; check that `component` in weir.toml is the path of its output"),
             None => problem.hint("build it first, or give weir.toml a `build` command"),
         })?;
         let built = BuildResult { component, bytes, bytes_before_snapshot: None, warnings: Vec::new() };

@@ -17,7 +17,7 @@ pub(super) fn run(path: &Path, context: &CommandContext) -> Result<()> {
             ReplayError::Differs { .. } => {
                 "this is another version of the scheduler, or it is not repeatable"
             }
-            _ => "a record is what the scheduler's `Recorder` wrote, from its first line on",
+            _ => "a record is the output of the scheduler's `Recorder`, from its first line on",
         };
         problem.because(error).hint(hint)
     })?;
