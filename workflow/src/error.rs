@@ -168,7 +168,7 @@ pub enum PlanError {
     #[error("the steps wait for each other: {}", .0.join(" reads "))]
     Cycle(Vec<String>),
     /// A tensor does not match the type required by its reader.
-    #[error("{place}: {takes} is taken, and {source_text} is {is}")]
+    #[error("{place}: expected {takes}, but {source_text} is {is}")]
     DoesNotFit {
         /// The place that reads the tensor.
         place: Box<TensorUse>,
@@ -192,7 +192,7 @@ pub enum PlanError {
         is: String,
     },
     /// A condition does not apply to its tensor.
-    #[error("step {step}: {condition} cannot be told: {why}")]
+    #[error("step {step}: {condition} cannot be evaluated: {why}")]
     BadCondition {
         /// The step.
         step: String,
@@ -242,7 +242,7 @@ pub enum PlanError {
     #[error("step {0}: workflows go at most {DEPTH_MAX} deep into each other")]
     TooDeep(String),
     /// There are too many steps, including those of nested workflows.
-    #[error("with those of workflows in it, the workflow has {0} steps; {RUNS_MAX} are the most")]
+    #[error("the workflow has {0} steps, including those of nested workflows; the maximum is {RUNS_MAX}")]
     TooManyRuns(u64),
 }
 
@@ -330,7 +330,7 @@ pub enum RunError {
         given: String,
     },
     /// A condition cannot be evaluated.
-    #[error("step {step}: {condition} cannot be told: {why}")]
+    #[error("step {step}: {condition} cannot be evaluated: {why}")]
     BadCondition {
         /// The step.
         step: String,

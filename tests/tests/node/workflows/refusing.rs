@@ -25,7 +25,7 @@ async fn invalid_documents_are_rejected_with_step_and_edge() {
         ),
         (
             workflow(&one, "a").replace("[n, 4]", "[n, 5]"),
-            "step a, input x: FP32[?, 4] is taken, and x is FP32[n, 5]",
+            "step a, input x: expected FP32[?, 4], but x is FP32[n, 5]",
         ),
         (workflow(&one, "a").replace("FP32", "INT8"), "and x is INT8[n, 4]"),
         (
