@@ -24,7 +24,7 @@ pub enum RawError {
     NotOneInput(usize),
     /// The length of the body does not determine the shape.
     #[error(
-        "the length of the data does not tell the shape of {0}, of which more than one dimension may vary: send JSON with it"
+        "the length of the data does not determine the shape of {0}, because more than one dimension is variable: send JSON with it"
     )]
     Ambiguous(Port),
     /// No shape of the input has this length.

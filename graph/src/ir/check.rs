@@ -9,7 +9,7 @@ use node::{NodeChecker, NodeFault};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
     /// A value that does not exist, is a view of a view, or names the wrong node as its source.
-    #[error("value {0} is not where it says it is")]
+    #[error("value {0} has a wrong source")]
     Value(u32),
     /// A node reads the output of a later node, or the prologue reads an input.
     #[error("node {0:?} reads a value that is not computed yet")]

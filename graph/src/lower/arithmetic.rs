@@ -195,7 +195,7 @@ pub(super) fn biased(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Ma
 }
 
 pub(super) fn cast(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
-    let number = call.int("to").ok_or_else(|| call.invalid("it does not say what to cast to"))?;
+    let number = call.int("to").ok_or_else(|| call.invalid("the attribute `to` is missing"))?;
     let to = i32::try_from(number).ok().and_then(crate::model::element_type);
     let to = to.ok_or_else(|| call.unsupported(format!("elements of type {number} are")))?;
     let x = call.input(0)?;

@@ -134,7 +134,7 @@ impl Lowering<'_> {
         let batch = op.batch;
         let q_len = op.q_len;
         if op.kv_len == 0 {
-            return Err(call.invalid("there is nothing to attend to"));
+            return Err(call.invalid("there are no keys to attend to"));
         }
         let y = self.emit(Op::Attention(op), vec![Some(q), Some(k), Some(v), mask], output);
         self.view(call, y, [batch, q_len, hidden])

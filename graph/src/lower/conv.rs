@@ -65,7 +65,7 @@ pub(super) fn pool(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made
     let dims = lowering.dims(x);
     let (picture, spatial) = lowering.as_picture(call, x)?;
     let &[batch, channels, height, width]: &[usize; 4] =
-        picture.1.as_slice().try_into().map_err(|_| call.invalid("it takes pictures"))?;
+        picture.1.as_slice().try_into().map_err(|_| call.invalid("its input is not an image"))?;
     let kernel = call.sizes("kernel_shape", spatial, 1)?;
     let window = Window::new(call, kernel, [height, width], spatial, call.flag("ceil_mode"))?;
     let kind = match call.node.operator.as_str() {
@@ -171,7 +171,7 @@ fn with_picture(dims: &[usize], channels: usize, out: [usize; 2]) -> Vec<usize> 
 }
 
 fn four<'a>(call: &LoweringCall<'_>, dims: &'a [usize]) -> Result<&'a [usize; 4], GraphError> {
-    dims.try_into().map_err(|_| call.invalid("it takes pictures"))
+    dims.try_into().map_err(|_| call.invalid("its input is not an image"))
 }
 
 impl Window {

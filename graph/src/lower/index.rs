@@ -35,7 +35,7 @@ impl Lowering<'_> {
         let output = call.tensor(self.element_type(x), out.clone())?;
         let size = dims[axis];
         if size == 0 && output.elements() > 0 {
-            return Err(call.invalid("there is nothing to pick from"));
+            return Err(call.invalid("it selects from an empty axis"));
         }
         // A single known index is a slice.
         if let Some(Scalar::Integer(index)) = self.scalar(indices) {
@@ -111,7 +111,7 @@ pub(super) fn trilu(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Mad
         None => 0,
     };
     let dims = lowering.dims(x);
-    let [.., rows, columns] = dims.as_slice() else { return Err(call.invalid("it takes matrices")) };
+    let [.., rows, columns] = dims.as_slice() else { return Err(call.invalid("its input is not a matrix")) };
     if rows.saturating_mul(*columns) > MASK_ELEMENTS_MAX {
         return Err(call.unsupported(format!("a matrix of {rows} by {columns} is")));
     }

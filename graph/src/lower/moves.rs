@@ -103,7 +103,7 @@ pub(super) fn squeeze(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> M
 
 pub(super) fn unsqueeze(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
-    let axes = axes(lowering, call)?.ok_or_else(|| call.invalid("it does not say which axes"))?;
+    let axes = axes(lowering, call)?.ok_or_else(|| call.invalid("the axes are missing"))?;
     let dims = lowering.dims(x);
     let rank = dims.len() + axes.len();
     let new = call.axes(&axes, rank)?;
@@ -269,10 +269,10 @@ fn picture_and_block(
     x: ValueId,
 ) -> Result<([usize; 4], usize), GraphError> {
     let dims = lowering.tensor(x).dims();
-    let dims: [usize; 4] = dims.try_into().map_err(|_| call.invalid(format!("{dims:?} is no picture")))?;
+    let dims: [usize; 4] = dims.try_into().map_err(|_| call.invalid(format!("{dims:?} is not an image")))?;
     let block = call
         .int("blocksize")
         .and_then(|size| usize::try_from(size).ok())
         .filter(|size| *size <= super::call::SIZE_MAX);
-    Ok((dims, block.ok_or_else(|| call.invalid("it has no size of blocks"))?))
+    Ok((dims, block.ok_or_else(|| call.invalid("the attribute `blocksize` is missing or out of range"))?))
 }

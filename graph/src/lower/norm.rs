@@ -187,7 +187,7 @@ pub(super) fn instance(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> 
     let shift = call.input(2)?;
     let cols: usize = lowering.dims(x).iter().skip(2).product();
     if lowering.dims(x).len() < 3 || cols == 0 {
-        return Err(call.invalid("it takes pictures"));
+        return Err(call.invalid("its input is not an image"));
     }
     let y = lowering.layer_norm(x, None, None, cols, call.float("epsilon").unwrap_or(1e-5));
     Ok(vec![Some(lowering.of_channels(call, y, scale, shift)?)])
@@ -241,7 +241,7 @@ pub(super) fn lrn(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made 
     let size = size.filter(|size| (1..=super::call::SIZE_MAX).contains(size));
     let size = size.ok_or_else(|| call.invalid("the attribute `size` is missing or out of range"))?;
     if tensor.dims().len() < 3 || NumberType::for_element_type(tensor.element_type()) == NumberType::Integer {
-        return Err(call.invalid("it takes pictures"));
+        return Err(call.invalid("its input is not an image"));
     }
     let float = |name, default| call.float(name).unwrap_or(default);
     let op = Lrn { size, alpha: float("alpha", 1e-4), beta: float("beta", 0.75), bias: float("bias", 1.0) };

@@ -144,7 +144,7 @@ pub(super) fn global_pool(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) 
     let x = call.input(0)?;
     let rank = lowering.dims(x).len();
     if rank < 3 {
-        return Err(call.invalid("it takes pictures"));
+        return Err(call.invalid("its input is not an image"));
     }
     let kind = if call.node.operator == "GlobalMaxPool" { ReduceKind::Max } else { ReduceKind::Mean };
     let axes: Vec<usize> = (2..rank).collect();

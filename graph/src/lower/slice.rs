@@ -16,7 +16,7 @@ pub(super) fn slice(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Mad
         (list("starts")?, list("ends")?, call.ints("axes").map(<[i64]>::to_vec), None)
     } else {
         let mut list = |place| call.optional(place).map(|_| lowering.integers(call, place)).transpose();
-        let missing = || call.invalid("it does not say from where to where");
+        let missing = || call.invalid("the starts or the ends are missing");
         (list(1)?.ok_or_else(missing)?, list(2)?.ok_or_else(missing)?, list(3)?, list(4)?)
     };
     let axes = axes.unwrap_or_else(|| (0_i64..).take(starts.len()).collect());

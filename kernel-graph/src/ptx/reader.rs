@@ -84,7 +84,8 @@ impl<'a> Reader<'a> {
         let capability = digits.and_then(|digits| digits.parse().ok());
         Ok((
             version,
-            capability.ok_or_else(|| head(&format!(".target {target:?} is none: it is sm_75, say")))?,
+            capability
+                .ok_or_else(|| head(&format!(".target {target:?} is not an architecture such as sm_75")))?,
         ))
     }
 
