@@ -11,7 +11,9 @@ pub enum CudaError {
     /// A fault has ended the context: a kernel accessed memory out of bounds or hung, or the device
     /// failed. Every later call fails and the context's objects are lost. The process must exit
     /// too, since it cannot create a new context.
-    #[error("the device is lost to this process: {call} reports {name} ({what}); it has to be started anew")]
+    #[error(
+        "the device is lost to this process: {call} reports {name} ({what}); the process must be restarted"
+    )]
     ContextLost {
         /// The driver function that reported the fault; the fault happened earlier.
         call: &'static str,

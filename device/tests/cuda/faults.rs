@@ -19,7 +19,7 @@ fn out_of_bounds_kernel_loses_only_its_context() {
         // SAFETY: the fake catches accesses beyond the memory, which is the subject of this test.
         unsafe { machine.stream.launch(&function, &LaunchConfig::linear(8192, 256), &parameters) }.unwrap();
         let error = machine.stream.synchronize().unwrap_err();
-        assert!(error.is_context_lost() && error.to_string().contains("started anew"), "{error}");
+        assert!(error.is_context_lost() && error.to_string().contains("must be restarted"), "{error}");
         assert!(error.to_string().contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{error}");
         assert!(machine.context.is_lost());
         let error = machine.stream.fill(memory.span(), 1).unwrap_err();

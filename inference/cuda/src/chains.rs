@@ -115,7 +115,7 @@ impl Chains {
         let mut table = shared.table.lock();
         if table.end_if_stuck(Instant::now()) {
             tell(
-                "NVRTC does not come back, and is done without: chains that it has not compiled are interpreted until the device is opened again",
+                "NVRTC does not return, and is no longer used: chains that it has not compiled are interpreted until the device is opened again",
             );
             shared.changed.notify_all();
         }

@@ -43,7 +43,7 @@ impl Supervisor {
 
     /// Returns the current worker.
     pub(crate) fn worker(&self) -> Result<Arc<DeviceWorker>, InferenceError> {
-        let none = || self.0.lost("its worker is being started anew");
+        let none = || self.0.lost("its worker is being restarted");
         self.0.state.lock().worker.clone().ok_or_else(none)
     }
 
@@ -64,7 +64,7 @@ impl Supervisor {
         let shared = &*self.0;
         let former = shared.state.lock().worker.take();
         if let Some(former) = former {
-            former.end("it is started anew");
+            former.end("it is being restarted");
             former.wait_for_end(END_TIME_MAX);
             let mut state = shared.state.lock();
             if former.has_worked() {
