@@ -160,7 +160,9 @@ pub enum ReplayError {
         line: u64,
     },
     /// The scheduler's actions differ from the recorded actions.
-    #[error("line {line}: the scheduler was told {event}, said {recorded}, and says {replayed} now")]
+    #[error(
+        "line {line}: after the event {event}, the recorded actions are {recorded}, and the replayed actions are {replayed}"
+    )]
     Differs {
         /// The line's number, from 1.
         line: u64,

@@ -161,9 +161,8 @@ fn input(
 
 /// Reads a body that is the data of a model's only input, as declared by the model.
 fn raw(body: &Buffer, ports: Option<&[Port]>, arena: &Arena) -> Result<Unresolved, ApiError> {
-    let ports = ports.ok_or_else(|| {
-        invalid("a tensor function does not say what its inputs are: send JSON with the data".to_owned())
-    })?;
+    let ports = ports
+        .ok_or_else(|| invalid("a tensor function declares no inputs: send JSON with the data".to_owned()))?;
     let RawInput { name, datatype, shape, prefix } =
         RawInput::for_ports(ports, body.len()).map_err(|error| invalid(error.to_string()))?;
     let data = match prefix {

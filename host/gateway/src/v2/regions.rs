@@ -85,10 +85,7 @@ async fn left(
     (stands, bytes): (Stands, Option<u64>),
 ) -> Result<Tensor, ApiError> {
     let (Stands::For(index), Some(bytes)) = (stands, bytes) else {
-        return Err(ApiError::new(
-            ErrorCode::InvalidRequest,
-            "it is of no intermediate that is there already",
-        ));
+        return Err(ApiError::new(ErrorCode::InvalidRequest, "it does not name an existing intermediate"));
     };
     let data = node.dispatch.intermediates.take(tenant, index, bytes).await?;
     Tensor::new(datatype, shape, data)

@@ -65,7 +65,7 @@ impl Gpus {
             // The usual case of a machine without a GPU.
             Err(unavailable @ Unavailable::NotFound { .. }) => {
                 tracing::info!(
-                    "no NVIDIA driver: models run on the CPU (`weir doctor` lists where it is looked for)"
+                    "no NVIDIA driver: models run on the CPU (`weir doctor` lists the searched places)"
                 );
                 tracing::debug!(%unavailable, "no NVIDIA driver");
                 Vec::new()
