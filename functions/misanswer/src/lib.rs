@@ -48,7 +48,7 @@ fn text(out: ResponseOutparam, text: &str) {
     let written = stream.blocking_write_and_flush(text.as_bytes());
     drop(stream);
     if written.is_ok() {
-        // The client may be gone.
+        // The client may have disconnected.
         let _ = OutgoingBody::finish(body, None);
     }
 }

@@ -6,7 +6,7 @@ use weir_tests::{Etcd, TestCluster, eventually, write_private};
 
 const ACME: &str = "acme-token-0123456789";
 
-/// A client may use a new key at any node at once, and no node accepts it after its end.
+/// A new key works on every node immediately, and on no node after its revocation.
 #[tokio::test]
 async fn key_works_on_every_node_until_it_is_revoked() {
     if !Etcd::is_installed() {

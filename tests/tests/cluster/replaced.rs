@@ -23,8 +23,8 @@ async fn ids(cluster: &TestCluster) -> BTreeSet<u32> {
     ids
 }
 
-/// Waits until every node has said why it is not ready, and has joined under a number that none had
-/// before.
+/// Waits until every node has reported why it is not ready, and has then joined under a new node
+/// number.
 async fn rejoined(cluster: &TestCluster, before: &BTreeSet<u32>) {
     let told = cluster.nodes.iter().map(|node| {
         eventually("the reason", async move || {

@@ -210,8 +210,8 @@ async fn deletions_hold_although_names_are_looked_up() {
     }
 }
 
-/// A blob store that takes requests and does not answer them holds up only calls that need it, and for
-/// a short time.
+/// A blob store that accepts requests and does not answer delays only calls that need the store,
+/// and only for a short time.
 #[tokio::test]
 async fn calls_wait_a_short_time_for_a_hanging_blob_store() {
     if !Etcd::is_installed() {

@@ -149,8 +149,8 @@ async fn cold_model_is_placed_on_the_node_that_has_it_in_memory() {
     if !has_disk(cluster.nodes[0].data()) {
         return;
     }
-    // Both nodes have the files on disk, and one of them in memory, too. The call comes in at the
-    // other one.
+    // Both nodes have the files on disk, and one of them in memory, too. The call arrives at the
+    // other node.
     for node in &cluster.nodes {
         node.push_model("m", 1, named("m")).await;
     }

@@ -77,7 +77,7 @@ async fn only_certificates_of_the_cluster_open_its_interface() {
     assert!(none.is_err(), "{none:?}");
     let impostor = open_link(node, &other, Some(&authority.issue("test", &["test"]))).await;
     assert!(impostor.is_err(), "{impostor:?}");
-    // Over the plain port of clients, and with what was the secret's header.
+    // Over the plain port of clients, and with the header of the former secret.
     for header in ["weir-grant", "weir-cluster-secret"] {
         let request = node.request(reqwest::Method::POST, "/cluster/v1/link").header(header, "");
         assert_eq!(request.send().await.unwrap().status(), 401, "{header}");
@@ -101,7 +101,7 @@ async fn revoked_node_is_cut_off_and_the_others_stay_linked() {
         (!status(&compromised).await.asks_dispatcher).then_some(())
     })
     .await;
-    // The others link again, and the revoked node cannot.
+    // The other nodes connect again, and the revoked node cannot.
     cluster.settle().await;
     let refused = open_link(&cluster.nodes[0], authority, Some(&issued)).await;
     assert!(refused.is_err(), "{refused:?}");

@@ -54,7 +54,7 @@ async fn attack(node: NodeBuilder, attack: impl AsyncFnOnce(TestClient)) {
     node.get("/readyz").await.ok();
 }
 
-/// Sends `count` requests at once, again and again for `rounds`, and returns the statuses.
+/// Sends `count` concurrent requests in each of `rounds` rounds, and returns the statuses.
 async fn flood(client: &TestClient, path: &str, count: usize, rounds: usize) -> BTreeSet<u16> {
     let mut statuses = BTreeSet::new();
     for _ in 0..rounds {

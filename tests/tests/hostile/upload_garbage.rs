@@ -1,4 +1,4 @@
-//! Components and models that are none, and large ones whose checks take long.
+//! Invalid components and models, and large uploads whose checks take long.
 
 use super::{attack, node};
 use weir_tests::{function, model, with_custom_section};

@@ -33,7 +33,7 @@ impl Victim {
         victim
     }
 
-    /// Calls again and again, until the attack is over.
+    /// Repeats calls until the attack is over.
     pub(crate) fn call_until_stopped(&self) -> Calling {
         let stop = CancellationToken::new();
         let victim = self.clone();

@@ -156,7 +156,7 @@ async fn keys_end_when_they_are_revoked() {
     assert!(!listed.text().contains("weir_") && !listed.text().contains("hash"), "{}", listed.text());
     acme.delete("/v1/keys/ci").await.ok();
     assert_eq!(outcome(&key.get("/v1/functions").await), (401, Some("unauthorized")));
-    // A key of an admin may manage keys, and its own end is final.
+    // A key with the scope admin may manage keys. Its own revocation is final.
     let admin = client_with(&acme, "root", json!({ "scopes": ["admin"] })).await;
     client_with(&admin, "made", json!({ "scopes": ["invoke"], "ttl_ms": 60_000 })).await;
     admin.delete("/v1/keys/root").await.ok();

@@ -106,7 +106,7 @@ async fn pushes_remove_the_oldest_versions_with_their_files() {
     assert_eq!(files(), files_of_two, "version 3 has the files of version 1");
     assert_eq!(push("/v1/models/m", "good/matmul.onnx").await.removed_versions, [Version(2)]);
     assert!(files() < files_of_two, "the files of add.onnx are unused");
-    // A version pushed by its number stays, even below the others.
+    // A version pushed under a given number stays, even if the number is the smallest.
     let pushed = push("/v1/models/m/versions/1", "good/add.onnx").await;
     assert_eq!(pushed.removed_versions, [Version(3)]);
     let shown: weir_types::api::Model = node.get("/v1/models/m").await.ok().json();

@@ -167,7 +167,7 @@ async fn connections_of_one_address_are_limited() {
     assert_eq!(held.len() + closed, 8);
     assert!((1..=4).contains(&held.len()), "{} are open", held.len());
     drop(held);
-    // The node counts the closed connections out; the client's own count as well.
+    // The node first has to notice the closed connections, including those of the client.
     eventually("room for another connection", async || {
         let answer =
             raw(&node, "GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await;

@@ -63,7 +63,8 @@ async fn requests_in_progress_are_limited_and_end_with_their_answers() {
     .await;
 }
 
-/// Strangers who call a public function cannot shut the tenant's own clients out.
+/// Clients without a token that call a public function cannot use up the quotas of the tenant's own
+/// clients.
 #[tokio::test]
 async fn clients_without_a_token_have_half_of_the_quota() {
     let node = TestNode::builder().tokens(&LINES).set("tenants.acme.requests_per_s", 1);

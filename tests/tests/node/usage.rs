@@ -131,7 +131,7 @@ async fn deleted_functions_leave_the_rows_but_stay_in_the_total() {
     };
     let gone = eventually("the end of the model's rows", none).await;
     assert_eq!((gone.total[0].runs, gone.total[0].loads), (2, 1), "{gone:?}");
-    // What is not there takes no memory. The last use of the model may end after its row.
+    // An unloaded model takes no memory. The last use of the model may end after its row.
     eventually("the end of the memory's use", async || {
         let before = usage(&acme).await;
         (usage(&acme).await == before).then_some(())

@@ -156,7 +156,7 @@ async fn queued_and_running_invocations_can_be_cancelled() {
             "it has ended"
         );
     }
-    // The guest is gone, and its permit is free.
+    // The guest was dropped, and its permit is free.
     eventually("nothing runs", async || {
         (node.metric("weir_invocations_running", "").await == 0.0).then_some(())
     })

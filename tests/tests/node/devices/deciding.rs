@@ -86,7 +86,7 @@ async fn placements_are_explained_with_estimate_and_outcome() {
     assert_eq!(node.metric("weir_placement_estimate_ratio_count", "kind=\"x\"").await, 2.0);
     let shown = node.weir(&["why", "second"]).await.unwrap();
     assert!(shown.contains("placed on node 0 device") && shown.contains("(actual)"), "{shown}");
-    // Calls that waited for a slot say so.
+    // The placements of calls that waited for a slot contain the waiting time.
     burst(&node).await;
     let slots: u32 = node.status().await.devices.iter().map(|device| device.slots).sum();
     let names: Vec<_> = (0..4 * slots).map(|call| format!("waits-{call}")).collect();

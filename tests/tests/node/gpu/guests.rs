@@ -74,7 +74,7 @@ async fn tensors_kept_between_calls_leave_the_device() {
     check(&node.post("/fn/chain/kept", "").await.ok(), "chain");
 }
 
-/// Without room on the device, outputs go through the host, as those of workflows do.
+/// Without room on the device, outputs go through the host, like the outputs of workflow steps.
 #[tokio::test]
 async fn outputs_without_device_room_go_through_the_host() {
     let node = with_gpu("cuda").set("intermediates.len_max", 0).start().await;

@@ -56,7 +56,7 @@ async fn manage(checker: &mut ResponseChecker<'_>) {
     checker.call(("deleteFunction", 204), "/v1/functions/g").await;
 }
 
-/// A function does not declare its outputs, so that the document does.
+/// A function does not declare its outputs, so the workflow document declares them.
 fn workflow_of_function(name: &str) -> String {
     let mut document: serde_json::Value = serde_json::from_str(&workflow(name)).expect("JSON");
     document["steps"]["a"]["outputs"] = json!({"x": "FP32[n, 1]"});
