@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Nominal length of the file: no part of it is used twice, and unused parts have no memory.
+/// Nominal length of the file. Offsets are never reused, and unused parts take no memory.
 const FILE_BYTES: u64 = 1 << 62;
 
 /// The file, and the addresses of its parts in this process.

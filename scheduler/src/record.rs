@@ -31,8 +31,8 @@ impl Setup {
     }
 }
 
-/// Version of the format, and of the scheduler's decisions. A record of another version would
-/// differ sooner or later, so it is not replayed.
+/// Version of the format, and of the scheduler's decisions. A replay of a record of another version
+/// would fail at some point, so it is rejected.
 const VERSION: u32 = 5;
 
 /// The first line, for writing.

@@ -7,8 +7,8 @@ use weir_types::ErrorCode;
 /// Time after the start of an attempt within which a restart of its node does not count as an
 /// attempt.
 const BRIEF_MS: u64 = 1_000;
-/// Attempts of an invocation that do not count although they ended with their node. A call that
-/// crashes its node at once must not do so for ever.
+/// Attempts of an invocation that do not count although they ended with their node. The limit ends
+/// a call that crashes its node each time.
 const UNCOUNTED_MAX: u32 = 3;
 
 /// Decision about a failed attempt.

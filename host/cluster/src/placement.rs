@@ -63,7 +63,7 @@ use weir_scheduler::{
 use weir_telemetry::Metrics;
 use weir_types::{InvocationId, ModelId, NodeId, Ordinal, TenantId};
 
-/// The limits of kept placements, for explanations.
+/// The limits of kept placements, from which the API explains why a call ran where it did.
 const KEPT_PER_TENANT_MAX: usize = 1_000;
 const KEPT_TENANTS_MAX: usize = 100;
 /// The limit of kept outcomes of calls that other nodes received.

@@ -66,8 +66,8 @@ impl Plan {
 }
 
 impl RunEstimate {
-    /// A lower bound on the duration with `slots` steps at a time. Any schedule without idle slots
-    /// takes less than twice this time.
+    /// A lower bound on the duration with `slots` steps at a time. A slot runs one step at a time.
+    /// Any schedule without idle slots takes less than twice this time.
     #[must_use]
     pub fn with_slots_ns(&self, slots: u32) -> u64 {
         self.critical_path_ns.max(self.work_ns.div_ceil(u64::from(slots.max(1))))

@@ -31,8 +31,8 @@ pub struct BlockPool {
 pub struct PoolUsage {
     /// The most that the pool may ever have.
     pub limit_bytes: u64,
-    /// The most that the pool may have now: less than the limit if the device has less for it, by
-    /// the last [measurement](BlockPool::measure).
+    /// The most that the pool may have now: less than the limit if the device has less for the
+    /// pool, by the last [measurement](BlockPool::measure).
     pub capacity_bytes: u64,
     /// Bytes that ranges hold.
     pub used_bytes: u64,

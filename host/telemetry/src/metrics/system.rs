@@ -19,7 +19,7 @@ pub(super) struct SystemMetrics {
     started: SystemTime,
 }
 
-/// The process as the system accounts for it.
+/// Resource usage of the process.
 struct Accounted {
     cpu_time_s: f64,
     resident_bytes: u64,
