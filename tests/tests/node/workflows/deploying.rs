@@ -141,7 +141,7 @@ async fn names_are_unique_across_models_functions_and_workflows() {
     for (name, what) in [("m", "model"), ("f", "function")] {
         let refused = deploy(&node, name, &document).await.refusal();
         assert_eq!((refused.status, refused.code), (409, ErrorCode::Conflict));
-        assert!(refused.text.contains(&format!("there is a {what} {name} already")), "{}", refused.text);
+        assert!(refused.text.contains(&format!("a {what} {name} exists already")), "{}", refused.text);
     }
     deploy(&node, "w", &document).await.ok();
     assert_eq!(node.try_push_model("w", 1, fake(0.0)).await.unwrap_err().code, ErrorCode::Conflict);
