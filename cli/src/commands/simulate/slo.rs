@@ -96,7 +96,11 @@ impl SloArgs {
 fn latency(text: &str) -> Result<SloLatency, String> {
     let number = |digits: &str| {
         let number: f64 = digits.parse().map_err(|error| format!("{error}; write 20x, 500ms or 30s"))?;
-        if number > 0.0 && number < 1e9 { Ok(number) } else { Err("it must be above 0 and below 1e9".to_owned()) }
+        if number > 0.0 && number < 1e9 {
+            Ok(number)
+        } else {
+            Err("it must be above 0 and below 1e9".to_owned())
+        }
     };
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked just now")]
     let ns = |number: f64, unit_ns: f64| SloLatency::Ns((number * unit_ns) as u64);
