@@ -54,8 +54,8 @@ fn management(compiler: &cc::Tool, folder: &Path) -> Result<(), Box<dyn Error>> 
     Ok(())
 }
 
-/// Build the fake cuBLASLt, which lies beside its driver. One binary has two names: it takes its
-/// version from its file name.
+/// Build the fake cuBLASLt in the driver's folder. One binary has two names: it takes its version
+/// from its file name.
 fn products(compiler: &cc::Tool, folder: &Path) -> Result<(), Box<dyn Error>> {
     let source = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("cublaslt");
     println!("cargo::rerun-if-changed={}", source.display());

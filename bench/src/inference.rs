@@ -1,4 +1,4 @@
-//! A model behind HTTP, with an fp32 image as input and a thousand fp32 values as output.
+//! A model called over HTTP, with an fp32 image as input and a thousand fp32 values as output.
 
 use crate::args::Args;
 use crate::contender::{Contender, Results, compare};

@@ -31,7 +31,7 @@ pub(crate) struct Sample {
     pub(crate) cpu_us_per_request: f64,
     /// Maximum under load.
     pub(crate) resident_bytes: u64,
-    /// Share of the machine's CPU time that other programs took, besides the server and the load.
+    /// Share of the machine's CPU time that programs other than the server and the load took.
     pub(crate) others_share: f64,
 }
 

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use tar::{EntryType, PaxExtensions};
 use zip::ZipReader;
 
-/// Limit of the unpacked files. A model has at most [`MODEL_BYTES_MAX`]; other files may lie beside
+/// Limit of the unpacked files. A model has at most [`MODEL_BYTES_MAX`]; other files may be next to
 /// it.
 const UNPACKED_BYTES_MAX: u64 = MODEL_BYTES_MAX + (1 << 30);
 /// Longest path of a file in an archive.

@@ -1,4 +1,4 @@
-//! Files of a model: an ONNX file and those beside it, in a folder or in an archive.
+//! Files of a model: an ONNX file and the other files of its folder or archive.
 
 use super::archive::{Archive, Format};
 use super::section::Section;
@@ -36,7 +36,7 @@ impl fmt::Display for StoredFile {
     }
 }
 
-/// A model and the files beside it.
+/// A model and the other files of its folder or archive.
 #[derive(Debug)]
 pub(super) struct ModelFiles {
     pub(super) model: StoredFile,

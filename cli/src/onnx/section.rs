@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Part of a file on disk, which is read like a file of its own.
+/// Part of a file on disk, which is read like a separate file.
 #[derive(Debug, Clone)]
 pub(super) struct Section {
     file: Arc<File>,

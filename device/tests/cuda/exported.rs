@@ -73,7 +73,7 @@ fn exported_memory_is_read_by_another_device_without_the_host() {
         assert!(bytes.iter().all(|byte| *byte == 2), "seed {seed}");
         assert_eq!(machine.fake.count("bytes_to_device"), up);
         assert_eq!(machine.fake.count("bytes_between_devices"), 3 * BLOCK_BYTES - 4096);
-        // All mappings for the reader are gone, and the memory belongs to the store as before.
+        // All mappings of the reader were removed, and the memory belongs to the store as before.
         drop(held);
         drop(exported);
         assert!(store.relieve(u64::MAX).unwrap() > 0);
@@ -111,7 +111,7 @@ fn unconnected_devices_are_detected_and_refused() {
     machine.fake.set("peer_access", 0);
     assert_eq!(devices(&machine.fake).siblings(1).unwrap(), []);
     assert!(Reader::new(&machine, 100_000).read(&exported).is_err());
-    // The attempt leaves nothing behind, which the fake checks when it drops.
+    // The attempt leaves no resources, which the fake checks when it drops.
 }
 
 #[test]

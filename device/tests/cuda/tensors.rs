@@ -95,7 +95,7 @@ fn unheld_tensors_are_evicted_oldest_first() {
     assert!(holds(&machine, &held[0][0], &more));
     let there: Vec<_> = models.iter().map(|model| store.contains(&model.key)).collect();
     assert_eq!(there, [true, false, true]);
-    // Held tensors are not evicted, and a request that did not fit leaves nothing behind.
+    // Held tensors are not evicted, and a request that did not fit leaves no tensors.
     let usage = store.usage();
     let error = store.acquire(vec![vec![wanted(100, 50), wanted(5 << 21, 51)]]).unwrap_err();
     assert!(matches!(error, TransferError::Device(CudaError::OutOfMemory(_))), "{error}");

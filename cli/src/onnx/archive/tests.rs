@@ -5,7 +5,7 @@ use tempfile::TempDir;
 
 const ENDINGS: [&str; 4] = ["tar", "tar.gz", "TGZ", "zip"];
 
-/// An archive with these files, in a folder of its own.
+/// An archive with these files, in a separate folder.
 fn archive(ending: &str, files: &[(&str, &[u8])]) -> (TempDir, std::path::PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(format!("model.{ending}"));

@@ -48,7 +48,7 @@ impl ZipReader {
         let tail_bytes = archive.len().min((END_BYTES + COMMENT_BYTES_MAX) as u64);
         let mut tail = Vec::new();
         part(&archive, archive.len() - tail_bytes, tail_bytes)?.read_to_end(&mut tail)?;
-        // From behind, since the comment may have any bytes.
+        // Searches from the end, since the comment may contain any bytes.
         let is_end = |at: &usize| {
             let end = &tail[*at..];
             end.starts_with(b"PK\x05\x06") && usize::from(u16_at(end, 20)) == end.len() - END_BYTES
