@@ -79,7 +79,7 @@ pub enum ReflectionAnswer {
     /// The names of all services.
     #[prost(message, tag = "6")]
     Services(ListServiceResponse),
-    /// The error of this request. The stream goes on.
+    /// The error of this request. The stream continues.
     #[prost(message, tag = "7")]
     Error(ErrorResponse),
 }

@@ -117,8 +117,8 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
 
-    /// Why a model is quarantined: it ended its worker process again and again, and is not run until
-    /// it is [released](Self::release). `None` if it is not.
+    /// Why a model is quarantined: it ended its worker process repeatedly, and is not run until it
+    /// is [released](Self::release). `None` if it is not.
     fn quarantine(&self, _key: &ModelKey) -> Option<Arc<str>> {
         None
     }

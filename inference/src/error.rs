@@ -123,7 +123,7 @@ pub enum InferenceError {
     /// The process that ran the model has ended. The model may be the cause.
     #[error("the worker process of the model has ended: {0}; try again")]
     WorkerLost(Arc<str>),
-    /// The model is not run, because it has ended its worker process again and again.
+    /// The model is quarantined, because it has ended its worker process repeatedly.
     #[error("model {model} is quarantined: {why}")]
     Quarantined {
         /// The model.

@@ -170,7 +170,7 @@ codes! {
     NodeLost = "node-lost";
     /// The process that ran the model has ended, perhaps because of the model.
     WorkerLost = "worker-lost";
-    /// The model is not run any more, because it has ended its worker process again and again.
+    /// The model is quarantined, because it has ended its worker process repeatedly.
     ModelQuarantined = "model-quarantined";
     /// The stored component of the function differs from the deployed component.
     ComponentDamaged = "component-damaged";

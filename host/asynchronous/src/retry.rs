@@ -67,7 +67,7 @@ pub(super) struct Loss {
 }
 
 /// Judges the loss of an attempt with its node. A node that restarts soon after the attempt began
-/// says nothing about the invocation, unless this happens again and again.
+/// is no evidence against the invocation, unless this happens repeatedly.
 pub(super) fn judge_loss(loss: Loss, config: &AsyncConfig, chance: f64) -> RetryDecision {
     let Loss { attempts, uncounted, ran_ms_max } = loss;
     let is_counted = uncounted >= UNCOUNTED_MAX || ran_ms_max.is_none_or(|ran_ms| ran_ms > BRIEF_MS);

@@ -196,7 +196,7 @@ fn deserialize(engine: &wasmtime::Engine, path: &Path) -> wasmtime::Result<Compo
     unsafe { Component::deserialize_file(engine, path) }
 }
 
-/// A hash of everything that an artefact's machine code depends on besides the component: the
+/// A hash of everything other than the component that an artefact's machine code depends on: the
 /// version and settings of wasmtime.
 fn compatibility_hash(engine: &wasmtime::Engine) -> String {
     /// Feeds `std::hash` into a hash that is the same in every run.

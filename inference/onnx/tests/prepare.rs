@@ -264,7 +264,7 @@ async fn dropping_the_future_kills_the_child() {
         pid = started => pid,
     };
     let process = Path::new("/proc").join(pid.trim()).join("stat");
-    // The process is gone, or a zombie.
+    // The process no longer exists, or is a zombie.
     while std::fs::read_to_string(&process).is_ok_and(|stat| !stat.contains(") Z ")) {
         tokio::task::yield_now().await;
     }

@@ -48,7 +48,7 @@ async fn labels_of_a_push_are_in_classes_and_descriptions() {
     let listed: Value = node.get("/v1/models").await.ok().json();
     assert_eq!(of(&listed[0]), None, "labels may be large, and lists leave them out");
 
-    // Versions have labels of their own.
+    // Each version has its own labels.
     node.weir(&["models", "push", "m", &text(&onnx)]).await.unwrap();
     assert_eq!(classes(&node, "m", 1).await, json!(["2.000000:2"]));
     let config: Value = node.get("/v2/models/m/config").await.ok().json();

@@ -22,7 +22,7 @@ use weir_types::ErrorCode;
 use weir_types::api::LogLine;
 
 /// Keep-alive interval of a follower: intermediaries keep the connection open, and the node notices
-/// a client that is gone.
+/// that a client has disconnected.
 const QUIET: Duration = Duration::from_secs(15);
 
 /// Query of `GET .../logs`.
