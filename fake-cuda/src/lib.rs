@@ -13,8 +13,8 @@
 //! - Calls that are slow on a real driver accumulate costs, so that designs can be compared: see
 //!   [`DriverCosts`].
 //!
-//! Its folder also has a `libnvidia-ml.so.1`, which reports the same GPUs as a real management library
-//! would. A `libcublasLt.so` of versions 12 and 13 computes matrix products in the order of the
+//! Its folder also has a `libnvidia-ml.so.1`, which reports the same GPUs as a real management
+//! library. A `libcublasLt.so` of versions 12 and 13 computes matrix products in the order of the
 //! driver's streams, and rejects the same arguments as the real library. A `libnvrtc.so` of both
 //! versions compiles kernels for the CPU, with the compiler that built the driver, and the driver
 //! runs them in its streams.
