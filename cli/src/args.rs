@@ -62,6 +62,7 @@ pub(crate) enum Command {
     Invocations(commands::invocations::InvocationsArgs),
     #[command(visible_alias = "fn")]
     Functions(commands::functions::FunctionsArgs),
+    Promote(commands::promote::PromoteArgs),
     Rollback(commands::rollback::RollbackArgs),
     Models(commands::models::ModelsArgs),
     KernelGraphs(commands::kernel_graphs::KernelGraphsArgs),

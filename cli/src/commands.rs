@@ -21,6 +21,7 @@ pub(crate) mod new;
 pub(crate) mod node;
 pub(crate) mod objects;
 mod plot;
+pub(crate) mod promote;
 pub(crate) mod replay;
 pub(crate) mod rollback;
 pub(crate) mod simulate;
@@ -91,6 +92,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Command::Invoke(args) => invoke::run(&args, &context),
         Command::Invocations(args) => invocations::run(args, &context),
         Command::Functions(args) => functions::run(args, &context),
+        Command::Promote(args) => promote::run(&args, &context),
         Command::Rollback(args) => rollback::run(&args, &context),
         Command::Models(args) => models::run(args, &context),
         Command::KernelGraphs(args) => kernel_graphs::run(args, &context),

@@ -71,6 +71,7 @@ pages! {
     objects_guide_runs: "guides/objects.md";
     python_guide_runs: "guides/python.md";
     python_client_guide_runs: "guides/python-client.md";
+    release_guide_runs: "guides/release.md";
     secure_guide_runs: "guides/secure.md";
     serve_model_guide_runs: "guides/serve-model.md";
     simulate_guide_runs: "guides/simulate.md";

@@ -13,6 +13,9 @@ pub use invocations::{
     InvocationResponse, InvocationStatus,
 };
 
+mod canary;
+pub use canary::{Canary, CanaryReport, VersionCalls};
+
 mod events;
 pub use events::{Event, EventKind, EventPage, EventResource, UnknownEventKind};
 
@@ -37,6 +40,13 @@ pub const REQUEST_ID_HEADER: &str = "weir-request-id";
 
 /// Header of an error response that repeats the error code, for clients that do not read the body.
 pub const ERROR_CODE_HEADER: &str = "weir-error";
+
+/// Header of a function's response with the version that answered.
+pub const VERSION_HEADER: &str = "weir-version";
+
+/// Request header with a key whose calls all use the same version of a function while its calls are
+/// split.
+pub const VERSION_KEY_HEADER: &str = "weir-version-key";
 
 /// Header that may carry the manifest as JSON on `PUT /v1/functions/{name}`. The query and a
 /// multipart field are the alternatives.
@@ -120,6 +130,9 @@ pub struct Function {
     pub active: FunctionVersion,
     /// All versions, oldest first.
     pub versions: Vec<Version>,
+    /// The version that gets a share of the calls, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub canary: Option<Canary>,
 }
 
 /// Response of `PUT /v1/functions/{name}`.
@@ -129,6 +142,9 @@ pub struct Deployed {
     /// version.
     #[serde(flatten)]
     pub function: FunctionVersion,
+    /// The share of the calls that the version gets, if it is a canary.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub canary: Option<Canary>,
     /// Whether the request created a version.
     pub created: bool,
     /// Path of the function's endpoint on the node.

@@ -82,6 +82,8 @@ codes! {
     WorkflowNotFound = "workflow-not-found";
     /// The function, model or workflow has no such version.
     VersionNotFound = "version-not-found";
+    /// The function has no canary.
+    CanaryNotFound = "canary-not-found";
     /// The asynchronous invocation does not exist.
     InvocationNotFound = "invocation-not-found";
     /// The named object does not exist or has expired.

@@ -68,7 +68,15 @@ export interface FunctionVersion {
   env_names: string[];
 }
 
-export type DeployedFunction = FunctionVersion & { versions: number[] };
+/** A version that gets a share of the calls. */
+export interface Canary {
+  version: number;
+  percent: number;
+  started_at_ms: number;
+  promote_after_ms?: number;
+}
+
+export type DeployedFunction = FunctionVersion & { versions: number[]; canary?: Canary };
 
 export interface LogLine {
   at_ms: number;
@@ -227,6 +235,9 @@ export interface Placement {
 export const EVENT_KINDS = [
   'deployed',
   'rolled-back',
+  'canary-started',
+  'canary-promoted',
+  'canary-rolled-back',
   'removed',
   'fault',
   'evicted',

@@ -1,5 +1,6 @@
 //! `weir deploy`.
 
+mod canary;
 mod grants;
 
 use crate::client::Client;
@@ -10,6 +11,7 @@ use crate::error::Problem;
 use crate::project::{BuildStop, ComponentUpload, check_component, describe, send};
 use crate::settings::ClientArgs;
 use anyhow::Result;
+use canary::CanaryArgs;
 pub(crate) use grants::GrantArgs;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -27,6 +29,9 @@ const ABANDON: Duration = Duration::from_secs(1);
 /// With FILE, deploys that component under NAME, or under the file's name. The function gets only
 /// the permissions that the flags grant.
 ///
+/// With --canary, the new version gets a share of the calls, and the previous version the others. The
+/// node ends the canary if more of its calls fail or are slow. `weir promote` gives it all calls.
+///
 /// With --watch, deploys the project again after every change of its files, and shows the function's
 /// log until Ctrl-C. If weir.toml has a `watch_build`, an edit replaces the function's modules
 /// without a new version; `weir deploy` afterwards makes the version to keep.
@@ -35,6 +40,8 @@ const ABANDON: Duration = Duration::from_secs(1);
 ///   weir deploy                                   # the project in this folder
 ///   weir deploy --watch                           # again after every change, with its log
 ///   weir deploy hello target/hello.wasm
+///   weir deploy --canary 10                       # the new version gets 10 % of the calls
+///   weir deploy --canary 10 --promote-after 5m    # and all of them, unless it fails more often
 ///   weir deploy digits digits.wasm --models digits --limit deadline_ms=5000
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
@@ -53,8 +60,10 @@ pub(crate) struct DeployArgs {
     #[arg(long)]
     no_build: bool,
     /// Deploy the project again after every file change, and show the function's log
-    #[arg(long, conflicts_with_all = ["no_build", "file"])]
+    #[arg(long, conflicts_with_all = ["no_build", "file", "canary"])]
     watch: bool,
+    #[command(flatten)]
+    canary: CanaryArgs,
     #[command(flatten)]
     client: ClientArgs,
 }
@@ -80,10 +89,29 @@ pub(crate) fn run(args: &DeployArgs, context: &CommandContext) -> Result<()> {
     };
     let manifest = args.grants.add_to(manifest)?;
     check_component(&component)?;
-    let deployment =
-        ComponentUpload { name: &name, component: &component, manifest: &manifest, strict: args.strict };
+    let deployment = ComponentUpload {
+        name: &name,
+        component: &component,
+        manifest: &manifest,
+        strict: args.strict,
+        canary: args.canary.query(),
+    };
     let deployed = send(&deployment, &client, context.output)?;
-    context.output.result(&deployed, |deployed| describe(deployed, &client))
+    match deployed.canary.filter(|canary| canary.promote_after_ms.is_some()) {
+        None => {
+            if args.canary.canary.is_some() && deployed.canary.is_none() && deployed.created {
+                context.output.note("no version was active before, so this one gets all calls");
+            }
+            context.output.result(&deployed, |deployed| describe(deployed, &client))
+        }
+        Some(canary) => {
+            context.output.note(describe(&deployed, &client).trim_end());
+            let function = canary::wait(&name, canary, &client, context.output)?;
+            context.output.result(&function, |function| {
+                format!("{} is at version {} now", function.active.name, function.active.version)
+            })
+        }
+    }
 }
 
 /// Deploys the project after every change, until a signal.

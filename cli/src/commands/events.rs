@@ -101,7 +101,7 @@ fn follow(client: &Client, path: &str, output: OutputSettings) -> Result<()> {
         let colour = colour(event.kind);
         let node = node(&event);
         output.line(&format!(
-            "{dim}{}{dim:#} {colour}{:<16}{colour:#} {dim}{node:>4}{dim:#}  {}",
+            "{dim}{}{dim:#} {colour}{:<18}{colour:#} {dim}{node:>4}{dim:#}  {}",
             time(event.at_ms),
             event.kind,
             event.text
@@ -136,8 +136,13 @@ fn colour(kind: EventKind) -> Style {
         EventKind::Fault | EventKind::Quarantined | EventKind::DeviceLost | EventKind::NodeLeft => {
             AnsiColor::Red
         }
-        EventKind::Evicted | EventKind::Removed | EventKind::RolledBack => AnsiColor::Yellow,
+        EventKind::Evicted
+        | EventKind::Removed
+        | EventKind::RolledBack
+        | EventKind::CanaryStarted
+        | EventKind::CanaryRolledBack => AnsiColor::Yellow,
         EventKind::Deployed
+        | EventKind::CanaryPromoted
         | EventKind::Released
         | EventKind::DeviceRecovered
         | EventKind::NodeJoined

@@ -2,12 +2,13 @@
 
 use crate::commands::CommandContext;
 use crate::commands::collection::{Collection, NameArgs, RemoveArgs, ShowArgs};
-use crate::output::{age, size, table, time};
+use crate::output::{age, duration, size, table, time};
 use crate::settings::ClientArgs;
 use anyhow::Result;
 use clap::Subcommand;
-use weir_types::api::{Function, FunctionVersion};
-use weir_types::{FunctionKind, Version};
+use std::time::Duration;
+use weir_types::FunctionKind;
+use weir_types::api::{Canary, Function, FunctionVersion};
 
 /// List, show and remove functions
 ///
@@ -45,7 +46,7 @@ pub(crate) fn run(args: FunctionsArgs, context: &CommandContext) -> Result<()> {
         FunctionAction::List => functions.list(list),
         FunctionAction::Show(args) => functions.show(
             &args,
-            |function: &Function| details(&function.active, Some(&function.versions)),
+            |function: &Function| details(&function.active, Some(function)),
             |version: &FunctionVersion| details(version, None),
         ),
         FunctionAction::Versions(NameArgs { name }) => functions.list_versions(&name, version_list),
@@ -74,12 +75,15 @@ fn list(functions: &[Function]) -> String {
     if functions.is_empty() {
         return "no functions are deployed; `weir deploy NAME FILE.wasm` deploys one".into();
     }
-    let rows = functions.iter().map(|Function { active, .. }| {
+    let rows = functions.iter().map(|Function { active, canary, .. }| {
         let models: Vec<String> = active.manifest.models.iter().map(ToString::to_string).collect();
         let models = if models.is_empty() { "-".into() } else { models.join(", ") };
         [
             active.name.to_string(),
-            active.version.to_string(),
+            canary.map_or_else(
+                || active.version.to_string(),
+                |canary| format!("{} (canary {}: {} %)", active.version, canary.version, canary.percent),
+            ),
             kind(active.kind).to_owned(),
             size(active.component_bytes),
             models,
@@ -102,7 +106,7 @@ fn version_list(versions: &[FunctionVersion]) -> String {
     table(["VERSION", "KIND", "SIZE", "DEPLOYED", "SHA-256"], rows)
 }
 
-fn details(function: &FunctionVersion, versions: Option<&[Version]>) -> String {
+fn details(function: &FunctionVersion, all: Option<&Function>) -> String {
     let list = |items: Vec<String>| if items.is_empty() { "-".to_owned() } else { items.join(", ") };
     let manifest = &function.manifest;
     let mut facts = vec![
@@ -123,13 +127,23 @@ fn details(function: &FunctionVersion, versions: Option<&[Version]>) -> String {
     facts.extend(manifest.public.then(|| ("public", format!("/fn/{}:{}/", function.tenant, function.name))));
     facts.extend(manifest.slo_ms.map(|ms| ("slo", format!("{ms} ms"))));
     facts.extend(manifest.cost_slo.map(|cost| ("cost slo", cost.to_string())));
-    if let Some(versions) = versions {
-        facts.push(("versions", list(versions.iter().map(ToString::to_string).collect())));
+    if let Some(all) = all {
+        facts.push(("versions", list(all.versions.iter().map(ToString::to_string).collect())));
+        facts.extend(all.canary.map(|canary| ("canary", split(canary))));
     }
     let facts: String = facts.iter().map(|(name, value)| format!("{name:<13}{value}\n")).collect();
     let reuse = manifest.reuse.as_ref();
     let reuse = reuse.map_or_else(String::new, |reuse| format!("\nreuse\n{}", numbers(reuse)));
     format!("{facts}{reuse}\nlimits\n{}", numbers(&manifest.limits))
+}
+
+/// Describes the share of a canary.
+fn split(canary: Canary) -> String {
+    let Canary { version, percent, started_at_ms, promote_after_ms } = canary;
+    let promotion = promote_after_ms
+        .map(|after_ms| format!(", to be promoted after {}", duration(Duration::from_millis(after_ms))));
+    let promotion = promotion.unwrap_or_default();
+    format!("version {version} gets {percent} % of the calls (started {}{promotion})", age(started_at_ms))
 }
 
 /// Formats a struct of numbers, one field per line.

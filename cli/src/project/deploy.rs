@@ -18,6 +18,8 @@ pub(crate) struct ComponentUpload<'a> {
     pub(crate) manifest: &'a FunctionManifest,
     /// Reject imports that would be linked as denied.
     pub(crate) strict: bool,
+    /// Options of a canary, for the query.
+    pub(crate) canary: Vec<(&'static str, String)>,
 }
 
 /// Deploys the component, and returns when it can be called.
@@ -26,9 +28,13 @@ pub(crate) fn send(
     client: &Client,
     output: OutputSettings,
 ) -> Result<Deployed> {
-    let ComponentUpload { name, component, manifest, strict } = deployment;
+    let ComponentUpload { name, component, manifest, strict, canary } = deployment;
     let mut upload = UploadReader::open(component, output, &format!("sending {name}"), "compiling")?;
-    let path = format!("/v1/functions/{name}{}", if *strict { "?strict=true" } else { "" });
+    let strict = strict.then(|| ("strict", "true".to_owned()));
+    let options: Vec<_> =
+        strict.iter().chain(canary).map(|(option, value)| format!("{option}={value}")).collect();
+    let query = if options.is_empty() { String::new() } else { format!("?{}", options.join("&")) };
+    let path = format!("/v1/functions/{name}{query}");
     let manifest = ascii_json(manifest)?;
     client.put(&path, &format!("deploy {name}"), &[(MANIFEST_HEADER, manifest)], &mut upload)
 }
@@ -36,6 +42,12 @@ pub(crate) fn send(
 /// Human-readable result of a deployment, with a command that calls the function.
 pub(crate) fn describe(deployed: &Deployed, client: &Client) -> String {
     let function = &deployed.function;
+    if let Some(canary) = deployed.canary.filter(|_| !deployed.created) {
+        return format!(
+            "{} version {} gets {} % of the calls now\n",
+            function.name, function.version, canary.percent
+        );
+    }
     if !deployed.created {
         return format!(
             "{} version {} is deployed already: the same component and manifest\n",
@@ -48,6 +60,13 @@ pub(crate) fn describe(deployed: &Deployed, client: &Client) -> String {
         0 => format!("deployed {what} ({bytes}, compiled before)\n"),
         time_ms => format!("deployed {what} ({bytes}, compiled in {time_ms} ms)\n"),
     };
+    if let Some(canary) = deployed.canary {
+        let name = &function.name;
+        text.push_str(&format!(
+            "  a canary with {} % of the calls: weir promote {name}, or weir rollback {name}\n",
+            canary.percent
+        ));
+    }
     deployed.warnings.iter().for_each(|warning| text.push_str(&format!("  warning: {warning}\n")));
     if !deployed.removed_versions.is_empty() {
         text.push_str(&format!("  removed {}\n", old_versions(&deployed.removed_versions)));

@@ -49,7 +49,11 @@ CALLS: list[Callable[[Client], Any]] = [
     lambda weir: weir.placement("r"),
     lambda weir: weir.events(kinds=["fault", "evicted"], name="f", since_ms=1, limit=2),
     lambda weir: list(weir.follow_events(kinds=["fault"], name="f", since_ms=1, limit=2)),
-    lambda weir: weir.deploy("f", b"component", {"models": ["m"]}, strict=True),
+    lambda weir: weir.deploy(
+        "f", b"component", {"models": ["m"]}, strict=True, canary=10, promote_after_s=60
+    ),
+    lambda weir: weir.functions.canary("f"),
+    lambda weir: weir.functions.promote("f"),
     lambda weir: weir.functions.list(),
     lambda weir: weir.functions.show("f"),
     lambda weir: weir.functions.delete("f"),

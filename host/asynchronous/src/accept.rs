@@ -24,8 +24,10 @@ pub struct InvocationRequest {
     pub kind: InvocationKind,
     /// Name of the target.
     pub name: Name,
-    /// Requested version; `None`: the active one when the invocation runs.
+    /// Version that the request names.
     pub version: Option<Version>,
+    /// Version that the invocation runs: the named one, or the one chosen at the acceptance.
+    pub chosen: Version,
     /// Request as received, without the headers that address only the node.
     pub request: http::Request<Body>,
     /// Request id, for the record and the function's log.
@@ -58,7 +60,9 @@ impl Invocations {
     /// Accepts a request, or returns the invocation that an earlier request with the same
     /// idempotency key created. The invocation is durable on return.
     pub async fn accept(self: &Arc<Self>, offer: InvocationRequest) -> Result<Invocation, AsyncError> {
-        let InvocationRequest { tenant, kind, name, version, request, request_id, key, callback, .. } = offer;
+        let InvocationRequest {
+            tenant, kind, name, version, chosen, request, request_id, key, callback, ..
+        } = offer;
         let id = AsyncId::new(now_ms(), rand::random());
         let key = key.map(|key| key_hash(kind, &name, &key));
         // A repeated request needs no reservation, and is found even when the queue is full.
@@ -101,6 +105,7 @@ impl Invocations {
             }),
             key,
             due_at_ms: id.accepted_at_ms(),
+            chosen: version.is_none().then_some(chosen),
             ..record
         };
         let kept = self.blobs.keep(staged).await?;
@@ -232,6 +237,7 @@ impl InvocationRecord {
             kind,
             name,
             version,
+            chosen: None,
             status: InvocationStatus::Queued,
             attempts: 0,
             attempts_lost: 0,

@@ -115,7 +115,7 @@ impl Invocations {
         let response = async {
             let path = self.blobs.fetch(begun.record.request.digest).await?;
             let request = Message::<RequestHead>::open(&path).await?.request()?;
-            Ok::<_, AsyncError>(gateway.run(begun.tenant.clone(), request).await)
+            Ok::<_, AsyncError>(gateway.run(begun.tenant.clone(), begun.record.chosen, request).await)
         };
         let answered = match response.await {
             Ok(Ok(response)) => self.keep_answer(begun, response).await,

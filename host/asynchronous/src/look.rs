@@ -8,8 +8,8 @@ use axum::response::Response;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, watch};
-use weir_types::api::{CallbackStatus, Invocation, InvocationPage, InvocationStatus};
-use weir_types::{AsyncId, ErrorCode, Name, TenantId};
+use weir_types::api::{CallbackStatus, Invocation, InvocationKind, InvocationPage, InvocationStatus};
+use weir_types::{AsyncId, ErrorCode, Name, TenantId, Version};
 
 /// Maximum number of record pages read for one response.
 const PAGES_MAX: usize = 10;
@@ -122,14 +122,23 @@ impl Invocations {
         }
     }
 
-    /// Restarts a dead invocation, with its attempts reset.
-    pub async fn retry(&self, tenant: &TenantId, id: AsyncId) -> Result<Invocation, AsyncError> {
+    /// Restarts a dead invocation, with its attempts reset. `current` is the version of a target that
+    /// it runs now, if its request names none: it may have failed by a fault of the version before.
+    pub async fn retry(
+        &self,
+        tenant: &TenantId,
+        id: AsyncId,
+        current: impl Fn(InvocationKind, &Name) -> Option<Version>,
+    ) -> Result<Invocation, AsyncError> {
         let retried = self.change(tenant, id, Claim::Leave, |record| {
             if record.status != InvocationStatus::Dead {
                 return false;
             }
             record.status = InvocationStatus::Queued;
             record.attempts = 0;
+            if record.version.is_none() {
+                record.chosen = current(record.kind, &record.name);
+            }
             record.due_at_ms = now_ms();
             record.started_at_ms = None;
             record.ended_at_ms = None;

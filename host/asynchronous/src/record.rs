@@ -32,6 +32,9 @@ pub(crate) struct InvocationRecord {
     pub(super) name: Name,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) version: Option<Version>,
+    /// Version that was chosen at the acceptance of a request that names none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) chosen: Option<Version>,
     pub(super) status: InvocationStatus,
     /// Incremented before each attempt, so that an attempt that crashes the node counts too.
     pub(super) attempts: u32,
@@ -162,7 +165,7 @@ impl InvocationRecord {
             tenant: tenant.clone(),
             kind: self.kind,
             name: self.name.clone(),
-            version: self.version,
+            version: self.version.or(self.chosen),
             status: self.status,
             attempts: self.attempts,
             request_id: self.request_id.clone(),
@@ -266,6 +269,7 @@ mod tests {
             kind: InvocationKind::Inference,
             name: Name::new(&"n".repeat(63)).unwrap(),
             version: Some(Version(u32::MAX)),
+            chosen: Some(Version(u32::MAX)),
             status: InvocationStatus::Cancelled,
             attempts: u32::MAX,
             attempts_lost: u8::MAX,
@@ -301,6 +305,7 @@ mod tests {
             kind: InvocationKind::Function,
             name: Name::new("f").unwrap(),
             version: None,
+            chosen: None,
             status: InvocationStatus::Queued,
             attempts: 0,
             attempts_lost: 0,

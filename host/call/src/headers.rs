@@ -1,7 +1,9 @@
 //! Headers with a meaning to Weir itself.
 
 use http::HeaderName;
-use weir_types::api::{CALLBACK_HEADER, ERROR_CODE_HEADER, REQUEST_ID_HEADER};
+use weir_types::api::{
+    CALLBACK_HEADER, ERROR_CODE_HEADER, REQUEST_ID_HEADER, VERSION_HEADER, VERSION_KEY_HEADER,
+};
 
 /// Request id, in both directions.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static(REQUEST_ID_HEADER);
@@ -23,6 +25,10 @@ pub const FALLBACK: HeaderName = HeaderName::from_static("weir-fallback");
 pub const EXPLAIN: HeaderName = HeaderName::from_static("weir-explain");
 /// The placement of the call, as JSON.
 pub const PLACEMENT: HeaderName = HeaderName::from_static("weir-placement");
+/// Version of the function that answered.
+pub const VERSION: HeaderName = HeaderName::from_static(VERSION_HEADER);
+/// Key whose calls all use the same version of a function, such as the id of a user.
+pub const VERSION_KEY: HeaderName = HeaderName::from_static(VERSION_KEY_HEADER);
 /// Span of the caller (W3C Trace Context).
 pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// Preferences for the handling of a request (RFC 7240).

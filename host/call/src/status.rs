@@ -36,6 +36,7 @@ pub fn status(code: ErrorCode) -> StatusCode {
         | Code::ModelNotFound
         | Code::WorkflowNotFound
         | Code::VersionNotFound
+        | Code::CanaryNotFound
         | Code::InvocationNotFound
         | Code::ObjectNotFound
         | Code::KeyNotFound => StatusCode::NOT_FOUND,

@@ -1,8 +1,8 @@
 //! The registry of versioned deployments, functions and workflows: durable in the datastore, served
 //! from memory.
 //!
-//! Keys are `functions/{tenant}/{name}/head` (the active version, and the number of the next
-//! version) and `functions/{tenant}/{name}/versions/{version}` (one immutable version); the keys of
+//! Keys are `functions/{tenant}/{name}/head` (the active version, its canary, and the number of the
+//! next version) and `functions/{tenant}/{name}/versions/{version}` (one immutable version); the keys of
 //! workflows are below `workflows/`. A change is one transaction on both, fenced by the head's
 //! revision, and becomes visible in memory only once it is durable. Calls access the datastore only
 //! for names that this node does not know yet ([`Registry::refresh`]). An unreadable record is
@@ -10,25 +10,32 @@
 //! the other nodes. The differences between functions and workflows are in their
 //! [`DeploymentKind`].
 
+mod canary;
 mod change;
 mod entry;
 mod follow;
 mod function;
+mod judge;
 mod record;
+mod split;
 #[cfg(test)]
 mod tests;
+mod trial;
 
+pub use canary::CanaryShare;
 pub use entry::{DeploymentKind, Noun, RegistryEntry};
 pub use function::{
     ComponentChange, DeployedFunction, FunctionEntry, FunctionParts, FunctionRecord, Prepare,
 };
 
+pub use judge::{Reason, Verdict, compare, judge, waits_for};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 pub use record::VersionRecord;
 use record::{ActiveVersion, EntryContents, Parsed, parse};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use tokio::sync::Semaphore;
+pub use trial::{CallOutcome, Observed, TrialCounts, TrialSlot};
 use weir_datastore::{Datastore, Entry, Key, Revision};
 use weir_storage::{Changes, CutOff};
 use weir_types::{Name, TenantId, Version};
@@ -66,6 +73,22 @@ pub enum RegistryError {
         /// The active version.
         version: Version,
     },
+    /// The deletion of a canary was requested.
+    #[error("version {version} of {name} is the canary; roll the {noun} back first: weir rollback {name}")]
+    IsCanary {
+        /// The kind of deployment.
+        noun: Noun,
+        /// The deployed name.
+        name: Name,
+        /// The canary.
+        version: Version,
+    },
+    /// The name has no canary, or not the expected one.
+    #[error("{0} {1} has no canary; deploy one with a share of the calls: weir deploy {1} --canary PERCENT")]
+    NoCanary(Noun, Name),
+    /// The version cannot share the calls of the active version.
+    #[error("{0} {1} cannot have this canary beside its active version: {2}; deploy it without a canary")]
+    UnfitCanary(Noun, Name, String),
     /// A rollback was requested, and no version precedes the active version.
     #[error("{0} {1} has no earlier version to roll back to")]
     NothingEarlier(Noun, Name),
@@ -204,7 +227,7 @@ impl<K: DeploymentKind> Registry<K> {
         let Some(revision) = head_revision else { return };
         let newest = records.keys().next_back().map_or(0, |newest| newest.0);
         // Replaces a damaged head: the next change rewrites it.
-        let head = head.unwrap_or(ActiveVersion { active: Version(newest), next: Version(newest + 1) });
+        let head = head.unwrap_or(ActiveVersion::only(Version(newest), Version(newest + 1)));
         self.publish(tenant, name, revision, Some((head, records)));
     }
 
@@ -245,7 +268,7 @@ impl<K: DeploymentKind> Registry<K> {
     /// The entry that a deployment of `record` under a name would create, without publishing it.
     pub fn try_out(&self, tenant: &TenantId, name: &Name, record: K::Record) -> RegistryEntry<K> {
         let version = record.version();
-        let head = ActiveVersion { active: version, next: version };
+        let head = ActiveVersion::only(version, version);
         RegistryEntry::new(
             &self.kind,
             (tenant, name),
@@ -293,7 +316,10 @@ impl<K: DeploymentKind> Registry<K> {
             ))
         });
         match &after {
-            Some(entry) => _ = names.insert(name.clone(), entry.clone()),
+            Some(entry) => {
+                K::heads_changed(&entry.shared, entry.head);
+                names.insert(name.clone(), entry.clone());
+            }
             None => {
                 names.remove(name);
                 self.lock_deleted().insert((tenant.clone(), name.clone()), revision);

@@ -8,8 +8,8 @@ use weir_call::{headers, status};
 use weir_sandbox::component::compile::CompileError;
 use weir_storage::DiskFull;
 use weir_storage::blobs::BlobError;
-use weir_types::ErrorCode;
 use weir_types::api::{ErrorBody, SloRefusal};
+use weir_types::{ErrorCode, Version};
 
 /// Error format that a client can read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,11 +42,13 @@ pub struct ApiError {
     pub slo: Option<Box<SloRefusal>>,
     /// Seconds after which the request may succeed, if they are known.
     pub retry_after_s: Option<u64>,
+    /// Version of the function whose call failed.
+    pub version: Option<Version>,
 }
 
 impl ApiError {
     pub fn new(code: ErrorCode, text: impl Into<String>) -> Self {
-        Self { code, text: text.into(), slo: None, retry_after_s: None }
+        Self { code, text: text.into(), slo: None, retry_after_s: None, version: None }
     }
 
     /// Returns an error for a fault inside the node.
@@ -75,6 +77,9 @@ impl ApiError {
             (status(self.code), axum::Json(body)).into_response()
         };
         response.headers_mut().insert(headers::ERROR_CODE, HeaderValue::from_static(self.code.as_str()));
+        if let Some(version) = self.version {
+            response.headers_mut().insert(headers::VERSION, version.0.into());
+        }
         use ErrorCode as Code;
         if matches!(
             self.code,

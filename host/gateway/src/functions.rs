@@ -12,7 +12,7 @@ use crate::NodeState;
 use std::sync::Arc;
 use weir_control::registry::{DeployedFunction, FunctionEntry, FunctionParts, Registry};
 use weir_types::Version;
-use weir_types::api::{Function, FunctionVersion};
+use weir_types::api::{Canary, Function, FunctionVersion};
 use weir_workflow::TargetKind;
 
 impl VersionedResource for FunctionParts {
@@ -29,8 +29,8 @@ impl VersionedResource for FunctionParts {
         entry.describe(version)
     }
 
-    fn summary(active: FunctionVersion, versions: Vec<Version>) -> Function {
-        Function { active, versions }
+    fn summary(active: FunctionVersion, versions: Vec<Version>, canary: Option<Canary>) -> Function {
+        Function { active, versions, canary }
     }
 
     fn rolled_back(node: &NodeState) {

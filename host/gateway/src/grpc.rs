@@ -11,6 +11,7 @@ mod message;
 pub(super) mod reflection;
 
 use super::Caller;
+use super::canary::VersionChoice;
 use super::error::ApiError;
 use super::request_id::RequestId;
 use super::v2::{self, At, EXTENSIONS, InferenceCall, SERVER};
@@ -284,7 +285,8 @@ async fn infer(
 ) -> Result<ModelInferResponse, Status> {
     let at = At::new(message.model_name.clone(), message.model_version.clone());
     let answered = async {
-        let target = at.find(node, &asker.caller).await?;
+        let choice = VersionChoice::from_headers(&asker.headers);
+        let target = at.find_for_call(node, &asker.caller, choice).await?;
         let mut call = InferenceCall::new(node, target, None, &asker.headers, &asker.id, arrived)?;
         if let Some(timeout) = timeout(&asker.headers) {
             call.end_by(arrived + timeout);

@@ -18,11 +18,12 @@ use weir_types::{ErrorCode, TenantId};
 const INDEX: &str = "\
 Weir runs WebAssembly functions with shared models.
 
-  PUT    /v1/functions/NAME                   deploy a component: curl -T fn.wasm URL
+  PUT    /v1/functions/NAME                   deploy a component: curl -T fn.wasm URL (?canary=10 for 10 % of the calls)
   GET    /v1/functions                        list functions
   GET    /v1/functions/NAME                   show one
   GET    /v1/functions/NAME/versions          its versions (also /versions/N; DELETE removes one)
   POST   /v1/functions/NAME/rollback          go back: {} or {\"version\": N}
+  GET    /v1/functions/NAME/canary            its canary, with the calls (POST /promote gives it all calls)
   GET    /v1/functions/NAME/logs              what it wrote: ?lines=N&follow=true
   DELETE /v1/functions/NAME                   remove it
   *      /fn/NAME/PATH                        call it

@@ -131,7 +131,8 @@ pub(super) async fn retry(
     Path(id): Path<String>,
 ) -> Result<Json<Invocation>, ApiError> {
     let id = find_covered(&node, &caller, &id).await?;
-    Ok(Json(node.invocations.retry(&caller.tenant, id).await?))
+    let current = |kind, name: &Name| node.current_version(&caller.tenant, kind, name);
+    Ok(Json(node.invocations.retry(&caller.tenant, id, current).await?))
 }
 
 /// `GET /v1/invocations/{id}/events`: sends the state now and after each change, until the

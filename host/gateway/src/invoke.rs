@@ -2,6 +2,7 @@
 
 use super::body::receive;
 use super::cached;
+use super::canary::VersionChoice;
 use super::error::ApiError;
 use super::invocations::{self, Later};
 use super::lookups::LookupFor;
@@ -38,7 +39,7 @@ pub(super) async fn invoke(
     id: &RequestId,
 ) -> Result<Response, ApiError> {
     let name = &request.uri().path()["/fn/".len()..][..name_len];
-    let deployment = find(node, &tenant, name).await?;
+    let deployment = find(node, &tenant, name, VersionChoice::for_request(&request)).await?;
     if let Some(prefer) = PreferHeader::take(request.headers_mut())? {
         let limits = &deployment.manifest.limits;
         let later = Later {
@@ -46,6 +47,7 @@ pub(super) async fn invoke(
             kind: InvocationKind::Function,
             name: deployment.id.name.clone(),
             version: None,
+            chosen: deployment.id.version,
             body_bytes_max: limits.request_body_bytes,
             deadline: deadline(Instant::now(), limits.deadline_ms),
         };
@@ -54,7 +56,14 @@ pub(super) async fn invoke(
     if !node.takes_calls() {
         return Err(ApiError::new(ErrorCode::Unavailable, "the node is shutting down; try another"));
     }
-    run(node, deployment, None, name_len, request, id).await
+    let version = deployment.id.version;
+    match run(node, deployment, None, name_len, request, id).await {
+        Ok(mut response) => {
+            response.headers_mut().insert(headers::VERSION, version.0.into());
+            Ok(response)
+        }
+        Err(error) => Err(ApiError { version: Some(version), ..error }),
+    }
 }
 
 /// Runs a call that another node of the cluster forwarded to this node.
@@ -73,10 +82,18 @@ pub(super) async fn invoke_granted(
     run(node, deployment, Some(grant), name_len, request, id).await
 }
 
-/// The active version of a function. Looks an unknown function up, because another node may have
-/// deployed it a moment ago.
-async fn find(node: &NodeState, tenant: &TenantId, name: &str) -> Result<Arc<DeployedFunction>, ApiError> {
-    let known = || node.registry.get(tenant, name)?.active().cloned();
+/// The version of a function for one call. Looks an unknown function up, because another node may
+/// have deployed it a moment ago.
+async fn find(
+    node: &NodeState,
+    tenant: &TenantId,
+    name: &str,
+    choice: VersionChoice<'_>,
+) -> Result<Arc<DeployedFunction>, ApiError> {
+    let known = || {
+        let entry = node.registry.get(tenant, name)?;
+        choice.choose(&entry).cloned()
+    };
     if let Some(known) = known() {
         return Ok(known);
     }

@@ -6,6 +6,7 @@ mod arriving;
 mod auth;
 mod body;
 mod cached;
+mod canary;
 mod config;
 mod dashboard;
 mod embeddings;
@@ -49,6 +50,7 @@ mod workflows;
 
 pub use access::Access;
 pub use auth::Tokens;
+pub use canary::watch_canaries;
 pub use config::{AnswersConfig, ArrivalConfig, GatewayConfig, PagesConfig};
 pub use pages::PageGuard;
 pub use permission::Caller;
@@ -187,7 +189,8 @@ impl Gateway {
             || path == LINK_PATH
             || path.starts_with(intermediates::PATH)
             || path.starts_with(OUTCOMES_PATH)
-            || path == EVENTS_PATH;
+            || path == EVENTS_PATH
+            || path == canary::CANARIES_PATH;
         if is_of_cluster {
             return self
                 .route_of_cluster(request, id, owner)
@@ -281,7 +284,15 @@ impl Gateway {
 }
 
 impl weir_asynchronous::RequestRunner for Gateway {
-    async fn run(&self, tenant: TenantId, request: Request) -> Result<Response, Fault> {
+    async fn run(
+        &self,
+        tenant: TenantId,
+        version: Option<weir_types::Version>,
+        mut request: Request,
+    ) -> Result<Response, Fault> {
+        if let Some(version) = version {
+            request.extensions_mut().insert(canary::FixedVersion(version));
+        }
         let id = RequestId::from_headers(request.headers());
         // The request was checked when it was accepted. Boxed: a future of this size would otherwise be part of every enclosing future.
         let mut response = Box::pin(self.call(Caller::unrestricted(tenant), request, &id)).await;
@@ -327,6 +338,9 @@ impl Gateway {
         }
         if request.uri().path() == EVENTS_PATH {
             return Ok(answer_events(&self.node.metrics.events, request.method(), request.uri())?);
+        }
+        if request.uri().path() == canary::CANARIES_PATH {
+            return Ok(axum::Json(canary::counts_here(&self.node)).into_response());
         }
         let Some(grant) = request.headers_mut().remove(GRANT) else {
             let placements = &self.node.dispatch.placements;

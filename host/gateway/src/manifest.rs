@@ -4,6 +4,7 @@
 //! without a file, the `weir-manifest` header takes JSON, and a multipart form has the fields
 //! `component` and `manifest`. A form with a `model` also has `labels`, one label per line.
 
+use super::canary::parse_share;
 use super::error::ApiError;
 use axum::extract::Request;
 use bytes::Bytes;
@@ -15,6 +16,7 @@ use http_body::Body as _;
 use multer::{Field, Multipart};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
+use weir_control::registry::CanaryShare;
 use weir_types::api::MANIFEST_HEADER;
 use weir_types::{ErrorCode, LABELS_BYTES_MAX, Labels};
 
@@ -37,6 +39,8 @@ pub(super) struct UploadOptions {
     pub(super) strict: bool,
     /// Permits a model whose inputs and outputs do not fit users of the version before it.
     pub(super) allow_signature_change: bool,
+    /// Deploys a canary with this share of the calls.
+    pub(super) canary: Option<CanaryShare>,
 }
 
 /// Reads the manifest of an upload, and returns its file as a stream. An upload whose declared size
@@ -88,10 +92,14 @@ fn invalid(error: &dyn std::fmt::Display) -> ApiError {
 fn from_query(uri: &Uri) -> Result<(Map<String, Value>, UploadOptions), ApiError> {
     let mut manifest = Map::new();
     let mut options = UploadOptions::default();
+    let mut percent = None;
+    let mut promote_after_ms = None;
     for (key, value) in form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
         match &*key {
             "strict" => options.strict = is_set(&value),
             "allow_signature_change" => options.allow_signature_change = is_set(&value),
+            "canary" => percent = Some(value),
+            "promote_after_ms" => promote_after_ms = Some(value),
             "manifest" => merge(&mut manifest, parse(value.as_bytes())?),
             "models" | "outbound_hosts" | "objects.read" | "objects.write" => {
                 let items = value.split(',').filter(|item| !item.is_empty()).map(Value::from).collect();
@@ -115,6 +123,7 @@ fn from_query(uri: &Uri) -> Result<(Map<String, Value>, UploadOptions), ApiError
             .filter(|value| !value.is_string())
             .for_each(|value| *value = Value::from(value.to_string()));
     }
+    options.canary = parse_share(percent.as_deref(), promote_after_ms.as_deref())?;
     Ok((manifest, options))
 }
 

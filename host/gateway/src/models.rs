@@ -93,6 +93,10 @@ async fn keep(
     let received = uploads::receive(node, caller, request, node.models.blobs(), bytes_max).await?;
     let ReceivedUpload { mut manifest, staged, options, place: _place }: ReceivedUpload<ModelManifest> =
         received;
+    if options.canary.is_some() {
+        let text = "models have no canaries: canary and promote_after_ms are for functions";
+        return Err(ApiError::new(ErrorCode::InvalidRequest, text));
+    }
     super::manifest::check_slo(manifest.slo_ms)?;
     if let Some(slots) = manifest.slots.filter(|slots| !(1..=SLOTS_MAX).contains(slots)) {
         return Err(ApiError::new(

@@ -176,8 +176,9 @@ impl NodeState {
         self.components.sweep(|| self.registry.digests()).await;
     }
 
-    /// Retires idle instances that have waited too long or whose version is no longer active.
+    /// Retires idle instances that have waited too long or whose version gets no calls
+    /// any more.
     pub fn sweep_instances(&self) {
-        self.dispatch.slots.sweep(|deployment| self.registry.is_active(deployment));
+        self.dispatch.slots.sweep(|deployment| self.registry.is_serving(deployment));
     }
 }

@@ -4,7 +4,7 @@ use super::health::Monitoring;
 use super::permission::{RouteAccess, Subject};
 use super::routes::Routes;
 use super::{
-    dashboard, embeddings, events, functions, health, invocations, keys, models, objects, openapi,
+    canary, dashboard, embeddings, events, functions, health, invocations, keys, models, objects, openapi,
     placements, usage, v2, versions, workflows,
 };
 use axum::routing::{get, post, put};
@@ -70,6 +70,7 @@ pub(super) fn routes() -> Routes {
         .route("/v1/keys", KEYS, get(keys::list))
         .route("/v1/keys/{name}", KEYS, put(keys::create).get(keys::show).delete(keys::revoke))
         .merge(versions::routes::<FunctionParts>("functions", FUNCTION, put(functions::deploy)))
+        .merge(canary::routes(FUNCTION))
         .route("/v1/functions/{name}/logs", FUNCTION, get(functions::logs))
         .merge(models::routes("models", Content::Network))
         .merge(models::routes("kernel-graphs", Content::KernelGraph))

@@ -18,7 +18,7 @@ use axum::{Extension, Json};
 use serde::Serialize;
 use std::sync::Arc;
 use weir_control::registry::{DeploymentKind, Noun, Registry, RegistryEntry, RegistryError};
-use weir_types::api::{EventKind, EventResource, Rollback};
+use weir_types::api::{Canary, EventKind, EventResource, Rollback};
 use weir_types::{ErrorCode, Name, Version};
 use weir_workflow::TargetKind;
 
@@ -39,7 +39,7 @@ pub(super) trait VersionedResource: DeploymentKind {
 
     fn describe(node: &NodeState, entry: &RegistryEntry<Self>, version: &Self::Deployment) -> Self::Version;
 
-    fn summary(active: Self::Version, versions: Vec<Version>) -> Self::Summary;
+    fn summary(active: Self::Version, versions: Vec<Version>, canary: Option<Canary>) -> Self::Summary;
 
     /// Releases the resources of inactive versions, after a rollback or a removal.
     fn rolled_back(_node: &NodeState) {}
@@ -116,10 +116,17 @@ async fn roll_back<K: VersionedResource>(
 ) -> Result<Json<K::Summary>, ApiError> {
     let name = parse_name(&name)?;
     let version = read_rollback(body).await?;
+    let before = find::<K>(&node, &caller, &name)?.head;
     let entry = K::registry(&node).roll_back(&caller.tenant, &name, version).await?;
     tracing::info!(tenant = %caller.tenant, %name, version = %entry.head.active, "rolled back {}", K::NOUN);
-    let text = format!("{} {name} is back at version {}", K::NOUN, entry.head.active);
-    node.note(EventKind::RolledBack, resource_of::<K>(), &caller.tenant, &name, text);
+    if let Some(Canary { version, .. }) = before.canary {
+        let text = format!("canary {version} of {} {name} was rolled back by a request", K::NOUN);
+        node.note(EventKind::CanaryRolledBack, resource_of::<K>(), &caller.tenant, &name, text);
+    }
+    if before.canary.is_none() || entry.head.active != before.active {
+        let text = format!("{} {name} is back at version {}", K::NOUN, entry.head.active);
+        node.note(EventKind::RolledBack, resource_of::<K>(), &caller.tenant, &name, text);
+    }
     K::rolled_back(&node);
     summary(&node, &entry).map(Json).ok_or_else(|| missing::<K>(&name))
 }
@@ -177,9 +184,13 @@ pub(super) fn missing<K: VersionedResource>(name: &Name) -> ApiError {
     RegistryError::NotThere(K::NOUN, name.clone()).into()
 }
 
-fn summary<K: VersionedResource>(node: &NodeState, entry: &RegistryEntry<K>) -> Option<K::Summary> {
+/// The name and its versions, as the API returns it.
+pub(super) fn summary<K: VersionedResource>(
+    node: &NodeState,
+    entry: &RegistryEntry<K>,
+) -> Option<K::Summary> {
     let active = K::describe(node, entry, entry.active()?);
-    Some(K::summary(active, entry.versions.keys().copied().collect()))
+    Some(K::summary(active, entry.versions.keys().copied().collect(), entry.head.canary))
 }
 
 /// Reads the version to roll back to, if the body names one.
@@ -211,7 +222,10 @@ impl From<RegistryError> for ApiError {
             RegistryError::NotThere(Noun::Function, _) => ErrorCode::FunctionNotFound,
             RegistryError::NotThere(Noun::Workflow, _) => ErrorCode::WorkflowNotFound,
             RegistryError::NoVersion { .. } | RegistryError::NothingEarlier(..) => ErrorCode::VersionNotFound,
+            RegistryError::NoCanary(..) => ErrorCode::CanaryNotFound,
             RegistryError::IsActive { .. }
+            | RegistryError::IsCanary { .. }
+            | RegistryError::UnfitCanary(..)
             | RegistryError::TooManyVersions(..)
             | RegistryError::Conflict(..) => ErrorCode::Conflict,
             RegistryError::Datastore(error) if error.is_temporary() => ErrorCode::Unavailable,

@@ -22,7 +22,7 @@ use weir_control::registry::ComponentChange;
 use weir_device::Arena;
 use weir_dispatch::intermediates::Intermediates;
 use weir_gateway::Gateway;
-use weir_gateway::NodeState;
+use weir_gateway::{NodeState, watch_canaries};
 use weir_storage::StorageHealth;
 use weir_telemetry::events::NewEvent;
 use weir_types::api::{EventKind, EventResource};
@@ -82,6 +82,7 @@ impl Background {
         spawn(boxed(state.access.keys().follow(keys)));
         spawn(boxed(follow_components(Arc::downgrade(state), component_changes)));
         spawn(boxed(preload_components(Arc::downgrade(state))));
+        spawn(boxed(watch_canaries(Arc::downgrade(state), leads(state))));
         // Release unused resources.
         spawn(boxed(state.invocations.clone().sweep(leads(state))));
         spawn(boxed(state.objects.clone().sweep(leads(state))));

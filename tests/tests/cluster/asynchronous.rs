@@ -23,8 +23,9 @@ async fn invocations_of_a_killed_node_finish_on_another_node() {
     let later = cluster.nodes[1].post_later("/fn/f/sleep", "the body").await;
     let running = cluster.nodes[0].until(later.id, InvocationStatus::Running).await;
     assert_eq!(running.attempts, 1);
-    // The next node to run the invocation has a version that ends.
+    // The next node to run the invocation has only a version that ends.
     cluster.nodes[0].deploy("f", function("echo-http")).await;
+    cluster.nodes[0].delete("/v1/functions/f/versions/1").await.ok();
     knows(&cluster.nodes[0], "f", 2).await;
     cluster.nodes.remove(1).kill().await;
     let ended = cluster.nodes[0].ended(later.id).await;

@@ -4,6 +4,7 @@
 
 mod apart;
 mod asynchronous;
+mod canaries;
 mod faults;
 mod handing_over;
 mod hedging;

@@ -9,6 +9,7 @@ mod bad_requests;
 mod batching;
 mod caching;
 mod calling;
+mod canaries;
 mod cancelling;
 mod churn;
 mod concurrency;

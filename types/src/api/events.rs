@@ -79,6 +79,12 @@ words! {
         Deployed = "deployed",
         /// An earlier version was restored.
         RolledBack = "rolled-back",
+        /// A new version gets a share of the calls.
+        CanaryStarted = "canary-started",
+        /// A canary became the active version.
+        CanaryPromoted = "canary-promoted",
+        /// A canary gets no calls any more.
+        CanaryRolledBack = "canary-rolled-back",
         /// A name or version was removed.
         Removed = "removed",
         /// Calls of a function or model failed by its own fault.

@@ -13,10 +13,10 @@ pub struct Invocation {
     pub tenant: TenantId,
     /// Kind of the target.
     pub kind: InvocationKind,
-    /// Name of the function or model. A name without a version is resolved when the invocation
-    /// runs.
+    /// Name of the function or model.
     pub name: Name,
-    /// Version, if the request named one.
+    /// Version that it runs: the one that the request named, or else the one that was chosen when
+    /// the request was accepted. Unknown for requests that earlier versions of Weir accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<Version>,
     /// Progress.

@@ -50,6 +50,9 @@ export function EventsPage() {
 const KINDS: Record<EventKind, 'good' | 'bad' | 'busy' | 'plain'> = {
   deployed: 'good',
   'rolled-back': 'busy',
+  'canary-started': 'busy',
+  'canary-promoted': 'good',
+  'canary-rolled-back': 'bad',
   removed: 'plain',
   fault: 'bad',
   evicted: 'plain',

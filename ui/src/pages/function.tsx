@@ -9,7 +9,7 @@ import { scrape } from '../parts/rates';
 import { Badge, Card, ConfirmedButton, ErrorBox, Facts, Loading, Page, Table } from '../parts/ui';
 import { sumBy } from '../prometheus';
 import { link } from '../router';
-import type { DeployedFunction, FunctionManifest, FunctionVersion } from '../types';
+import type { Canary, DeployedFunction, FunctionManifest, FunctionVersion } from '../types';
 import { KINDS } from './functions';
 
 export function FunctionPage({ name }: { name: string }) {
@@ -40,7 +40,7 @@ export function FunctionPage({ name }: { name: string }) {
       <Card title="Log">
         <Logs path={path} />
       </Card>
-      <Versions path={path} active={value.version} onChange={reload} />
+      <Versions path={path} active={value.version} canary={value.canary} onChange={reload} />
       <Grants manifest={value.manifest} />
     </Page>
   );
@@ -78,10 +78,10 @@ function counts(pairs: [string, number][]): string {
   return pairs.filter(([, count]) => count > 0).map(([name, count]) => `${name}: ${number(count)}`).join(', ');
 }
 
-function Versions(props: { path: string; active: number; onChange: () => void }) {
+function Versions(props: { path: string; active: number; canary?: Canary | undefined; onChange: () => void }) {
   const { value, error, reload } = useJson<FunctionVersion[]>(`${props.path}/versions`, 5000);
-  const activate = async (version: number): Promise<void> => {
-    await postJson(`${props.path}/rollback`, { version });
+  const change = async (action: string, body: object): Promise<void> => {
+    await postJson(`${props.path}/${action}`, body);
     reload();
     props.onChange();
   };
@@ -95,13 +95,29 @@ function Versions(props: { path: string; active: number; onChange: () => void })
             <td class="number">{time(deployed_at_ms)}</td>
             <td class="number">{bytes(component_bytes)}</td>
             <td>
-              {version === props.active ? (
-                <Badge kind="good">active</Badge>
-              ) : (
+              {version === props.active && <Badge kind="good">active</Badge>}
+              {version === props.active && props.canary !== undefined && (
+                <ConfirmedButton
+                  label={`End canary ${props.canary.version}`}
+                  question={`Send all calls to version ${version}?`}
+                  action={() => change('rollback', {})}
+                />
+              )}
+              {version === props.canary?.version && (
+                <>
+                  <Badge kind="busy">{`canary, ${props.canary.percent} %`}</Badge>
+                  <ConfirmedButton
+                    label={`Promote version ${version}`}
+                    question={`Send all calls to version ${version}?`}
+                    action={() => change('promote', {})}
+                  />
+                </>
+              )}
+              {version !== props.active && version !== props.canary?.version && (
                 <ConfirmedButton
                   label={`Activate version ${version}`}
                   question={`Send all calls to version ${version}?`}
-                  action={() => activate(version)}
+                  action={() => change('rollback', { version })}
                 />
               )}
             </td>

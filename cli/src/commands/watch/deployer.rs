@@ -57,8 +57,13 @@ impl Deployer {
         } else {
             self.output.note(built.text().trim_end());
         }
-        let deployment =
-            ComponentUpload { name, component: &built.component, manifest: &manifest, strict: self.strict };
+        let deployment = ComponentUpload {
+            name,
+            component: &built.component,
+            manifest: &manifest,
+            strict: self.strict,
+            canary: Vec::new(),
+        };
         let deployed = send(&deployment, &self.client, self.output)?;
         if let Some(follower) = &self.follower {
             follower.start(name.clone());

@@ -26,6 +26,8 @@ LIST_FUNCTION_VERSIONS = Operation("GET", "/v1/functions/{name}/versions", is_re
 SHOW_FUNCTION_VERSION = Operation("GET", "/v1/functions/{name}/versions/{version}", is_repeatable=True)
 DELETE_FUNCTION_VERSION = Operation("DELETE", "/v1/functions/{name}/versions/{version}", is_repeatable=False)
 ROLL_BACK_FUNCTION = Operation("POST", "/v1/functions/{name}/rollback", is_repeatable=False)
+SHOW_CANARY = Operation("GET", "/v1/functions/{name}/canary", is_repeatable=True)
+PROMOTE_CANARY = Operation("POST", "/v1/functions/{name}/promote", is_repeatable=False)
 SHOW_LOGS = Operation("GET", "/v1/functions/{name}/logs", is_repeatable=True)
 CALL_ROOT_GET = Operation("GET", "/fn/{name}", is_repeatable=True)
 CALL_ROOT_HEAD = Operation("HEAD", "/fn/{name}", is_repeatable=True)

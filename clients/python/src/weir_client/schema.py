@@ -146,7 +146,7 @@ class Event(TypedDict):
     """The node, in a cluster."""
     tenant: NotRequired[str]
     """Absent for nodes and devices."""
-    kind: Literal['deployed', 'rolled-back', 'removed', 'fault', 'evicted', 'quarantined', 'released', 'device-lost', 'device-recovered', 'node-joined', 'node-left', 'elected']
+    kind: Literal['deployed', 'rolled-back', 'canary-started', 'canary-promoted', 'canary-rolled-back', 'removed', 'fault', 'evicted', 'quarantined', 'released', 'device-lost', 'device-recovered', 'node-joined', 'node-left', 'elected']
     resource: Literal['function', 'model', 'kernel-graph', 'workflow', 'device', 'node']
     name: str
     """Name of the resource, such as `digits:3`."""
@@ -380,12 +380,51 @@ class Versions(TypedDict):
 
 
 class Function(FunctionVersion, Versions):
-    pass
+    canary: NotRequired[Canary]
+    """The version that gets a share of the calls, if any."""
+
+
+class Canary(TypedDict):
+    """The version that gets a share of the calls, if any."""
+
+    version: int
+    """Version number. Versions are immutable."""
+    percent: int
+    """Its share of the calls."""
+    started_at_ms: int
+    """Unix milliseconds."""
+    promote_after_ms: NotRequired[int]
+    """Time after the start at which the node promotes it; absent if it does not."""
+
+
+class CanaryReport(Canary):
+    active: int
+    """The active version."""
+    canary_calls: VersionCalls
+    """Calls of a version since the start of the canary."""
+    active_calls: VersionCalls
+    """Calls of a version since the start of the canary."""
+    waits_for: NotRequired[str]
+    """What the promotion waits for; absent if only a request promotes the canary."""
+    unreachable: NotRequired[list[int]]
+    """Nodes of the cluster whose calls are missing, if any."""
+
+
+class VersionCalls(TypedDict):
+    """Calls of a version since the start of the canary."""
+
+    calls: int
+    failed: int
+    """Calls with a status from 500 on."""
+    p95_ms: NotRequired[float]
+    """Run time that 95 % of the successful calls kept to."""
 
 
 class Deployed(FunctionVersion):
     created: bool
     """Whether the request created a version."""
+    canary: NotRequired[Canary]
+    """The version that gets a share of the calls, if any."""
     path: str
     """Path of the function."""
     compile_time_ms: int
@@ -823,7 +862,7 @@ class Invocation(TypedDict):
     name: str
     """Name of the function or model."""
     version: NotRequired[int]
-    """If the request named one."""
+    """The version that it runs."""
     status: InvocationStatus
     """`done` has a response of any status; `dead` failed for good."""
     attempts: int

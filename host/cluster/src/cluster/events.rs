@@ -8,6 +8,7 @@ use axum::Json;
 use axum::response::{IntoResponse, Response};
 use futures::future::join_all;
 use http::{Method, Uri};
+use serde::de::DeserializeOwned;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +25,7 @@ pub const EVENTS_PATH: &str = "/cluster/v1/events";
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// The size limit of another node's response: both rings that a tenant sees, with texts of full
-/// length.
+/// length, or the counts of a thousand canaries.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 
 /// Responds to a node that has shown the cluster's secret.
@@ -54,11 +55,22 @@ impl Cluster {
         tenant: &TenantId,
         after: &HashMap<NodeId, u64>,
     ) -> Vec<(NodeId, Option<Vec<Event>>)> {
+        let target = |node: NodeId| {
+            let after = after.get(&node).copied().unwrap_or(0);
+            format!("{EVENTS_PATH}?tenant={tenant}&after={after}")
+        };
+        self.ask_others(target).await
+    }
+
+    /// Reads JSON from all other nodes, at the target for each; `None` for nodes that do not answer.
+    pub async fn ask_others<T: DeserializeOwned>(
+        &self,
+        target: impl Fn(NodeId) -> String,
+    ) -> Vec<(NodeId, Option<T>)> {
         let others: Vec<NodeId> =
             self.view.borrow().nodes.keys().copied().filter(|node| *node != self.node).collect();
         let asked = others.into_iter().map(async |node| {
-            let after = after.get(&node).copied().unwrap_or(0);
-            let target = format!("{EVENTS_PATH}?tenant={tenant}&after={after}");
+            let target = target(node);
             let asked = async {
                 let response = self.ask(node, Method::GET, &target).await.ok()?;
                 let is_ok = response.status().is_success();

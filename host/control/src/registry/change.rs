@@ -1,5 +1,6 @@
 //! Changes of deployments: one transaction each, completed once started.
 
+use super::canary::CanaryShare;
 use super::record::{ActiveVersion, encode, head_key, version_key};
 use super::{After, DeploymentKind, Registry, RegistryEntry, RegistryError, VERSIONS_MAX};
 use std::collections::{BTreeMap, HashSet};
@@ -27,12 +28,13 @@ impl<K: DeploymentKind> Registry<K> {
         let make = Arc::new(make);
         self.carry_through(tenant, name, held, move |change| {
             let make = make.clone();
-            async move { change.deploy(&*make).await }
+            async move { change.deploy(&*make, None).await }
         })
         .await
     }
 
-    /// Makes `version` active; `None`: the version before the active one.
+    /// Makes `version` active; `None`: ends the canary, or else makes the version active that was so
+    /// before. A canary ends in any case.
     pub async fn roll_back(
         self: &Arc<Self>,
         tenant: &TenantId,
@@ -81,7 +83,7 @@ impl<K: DeploymentKind> Registry<K> {
     /// Waits for the lock, which the client may abort, and then applies a change, which the client
     /// cannot abort. After a conflict with another node's change, applies the change again to the
     /// new state. Drops `held` at the end.
-    async fn carry_through<T, Made>(
+    pub(super) async fn carry_through<T, Made>(
         self: &Arc<Self>,
         tenant: &TenantId,
         name: &Name,
@@ -116,16 +118,17 @@ impl<K: DeploymentKind> Registry<K> {
 }
 
 /// One change of one name, under the lock.
-struct Change<K: DeploymentKind> {
+pub(super) struct Change<K: DeploymentKind> {
     registry: Arc<Registry<K>>,
     tenant: TenantId,
-    name: Name,
+    pub(super) name: Name,
 }
 
 impl<K: DeploymentKind> Change<K> {
-    async fn deploy(
+    pub(super) async fn deploy(
         self,
         make: &(impl Fn(Version) -> K::Record + ?Sized),
+        share: Option<(CanaryShare, u64)>,
     ) -> Result<Arc<K::Deployment>, RegistryError> {
         let current = self.current();
         let next = current.as_ref().map_or(Version(1), |entry| entry.head.next);
@@ -133,7 +136,7 @@ impl<K: DeploymentKind> Change<K> {
             return Err(RegistryError::TooManyVersions(K::NOUN, self.name));
         }
         let record = make(next);
-        let head = ActiveVersion { active: next, next: Version(next.0 + 1) };
+        let head = self.head_with(current.as_deref(), &record, share)?;
         let mut records = records_of(current.as_deref());
         let writes = Transaction::new()
             .put(self.head_key()?, head.encode())
@@ -152,15 +155,20 @@ impl<K: DeploymentKind> Change<K> {
                 entry.require(version)?;
                 version
             }
+            None if entry.head.canary.is_some() => entry.head.active,
             None => {
-                let earlier = entry.versions.range(..entry.head.active).next_back();
-                *earlier.ok_or_else(|| RegistryError::NothingEarlier(K::NOUN, self.name.clone()))?.0
+                let previous = entry.head.previous.filter(|previous| entry.versions.contains_key(previous));
+                let earlier =
+                    || entry.versions.range(..entry.head.active).next_back().map(|(version, _)| *version);
+                previous
+                    .or_else(earlier)
+                    .ok_or_else(|| RegistryError::NothingEarlier(K::NOUN, self.name.clone()))?
             }
         };
-        let head = ActiveVersion { active: target, next: entry.head.next };
-        let writes = Transaction::new().put(self.head_key()?, head.encode());
-        let changed = self.commit(Some(&entry), writes, Some((head, records_of(Some(&entry))))).await?;
-        changed.ok_or(RegistryError::NotThere(K::NOUN, self.name))
+        // A rollback that only ends a canary leaves the version to roll back to next.
+        let previous = entry.head.previous.filter(|_| target == entry.head.active);
+        let head = ActiveVersion { active: target, previous, canary: None, ..entry.head };
+        self.commit_head(&entry, head).await
     }
 
     async fn delete_version(self, version: Version) -> Result<(), RegistryError> {
@@ -171,6 +179,9 @@ impl<K: DeploymentKind> Change<K> {
         }
         if entry.head.active == version {
             return Err(RegistryError::IsActive { noun: K::NOUN, name: self.name, version });
+        }
+        if entry.serves(version) {
+            return Err(RegistryError::IsCanary { noun: K::NOUN, name: self.name, version });
         }
         let mut records = records_of(Some(&entry));
         records.remove(&version);
@@ -187,9 +198,8 @@ impl<K: DeploymentKind> Change<K> {
     ) -> Result<Vec<Version>, RegistryError> {
         let entry = self.require()?;
         let excess = entry.versions.len().saturating_sub(keep).min(REMOVED_AT_ONCE);
-        let is_unused = |version: Version, deployment: &K::Deployment| {
-            version != entry.head.active && !is_used(deployment)
-        };
+        let is_unused =
+            |version: Version, deployment: &K::Deployment| !entry.serves(version) && !is_used(deployment);
         let unused = entry.versions.iter().filter(|(version, deployment)| is_unused(**version, deployment));
         let removed: Vec<Version> = unused.map(|(version, _)| *version).take(excess).collect();
         if removed.is_empty() {
@@ -233,7 +243,7 @@ impl<K: DeploymentKind> Change<K> {
     }
 
     /// Commits `writes` unless the name has changed since `current`, then publishes the new state.
-    async fn commit(
+    pub(super) async fn commit(
         &self,
         current: Option<&RegistryEntry<K>>,
         writes: Transaction,
@@ -257,7 +267,7 @@ impl<K: DeploymentKind> Change<K> {
         self.registry.get(&self.tenant, self.name.as_str())
     }
 
-    fn require(&self) -> Result<Arc<RegistryEntry<K>>, RegistryError> {
+    pub(super) fn require(&self) -> Result<Arc<RegistryEntry<K>>, RegistryError> {
         self.current().ok_or_else(|| RegistryError::NotThere(K::NOUN, self.name.clone()))
     }
 
@@ -269,7 +279,7 @@ impl<K: DeploymentKind> Change<K> {
         keys.take(REMOVED_AT_ONCE).cloned().collect()
     }
 
-    fn head_key(&self) -> Result<Key, RegistryError> {
+    pub(super) fn head_key(&self) -> Result<Key, RegistryError> {
         head_key::<K>(&self.tenant, &self.name)
     }
 

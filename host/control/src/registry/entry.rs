@@ -3,6 +3,7 @@
 
 use super::RegistryError;
 use super::record::{ActiveVersion, VersionRecord};
+use super::split::Split;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -37,6 +38,14 @@ pub trait DeploymentKind: Send + Sync + Sized + 'static {
 
     /// The record of a version.
     fn record(deployment: &Self::Deployment) -> &Self::Record;
+
+    /// Refuses a version that cannot share the calls of the active version, with the reason.
+    fn check_canary(_active: &Self::Record, _canary: &Self::Record) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Handles a change of the versions that calls use.
+    fn heads_changed(_shared: &Self::Shared, _head: ActiveVersion) {}
 
     /// Reports the current number of names.
     fn count(&self, names: usize);
@@ -78,6 +87,8 @@ pub struct RegistryEntry<K: DeploymentKind> {
     pub versions: BTreeMap<Version, Arc<K::Deployment>>,
     /// The state that all versions share.
     pub shared: K::Shared,
+    /// The split of the calls, while there is a canary.
+    pub(super) split: Option<Arc<Split>>,
 }
 
 impl<K: DeploymentKind> RegistryEntry<K> {
@@ -94,7 +105,8 @@ impl<K: DeploymentKind> RegistryEntry<K> {
             (version, same.unwrap_or_else(|| Arc::new(kind.deployment(tenant, name, record, &shared))))
         };
         let versions = records.into_iter().map(deployment).collect();
-        Self { name: name.clone(), head, revision, versions, shared }
+        let split = Split::after(head.canary, before.and_then(|before| before.split.as_ref()));
+        Self { name: name.clone(), head, revision, versions, shared, split }
     }
 
     /// The active version of the name.

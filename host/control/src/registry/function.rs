@@ -2,7 +2,8 @@
 
 use super::entry::{DeploymentKind, Noun, RegistryEntry};
 use super::record::{EntryContents, VersionRecord, parse, prefix};
-use super::{Registry, RegistryError};
+use super::trial::TrialSlot;
+use super::{ActiveVersion, Registry, RegistryError};
 use crate::response_cache::Scope;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
@@ -58,6 +59,8 @@ pub struct FunctionShared {
     pub metrics: FunctionMetrics,
     pub meter: FunctionMeter,
     pub log: Arc<FunctionLog>,
+    /// Counts the calls while there is a canary.
+    pub trial: Arc<TrialSlot>,
 }
 
 /// One version of a function.
@@ -105,6 +108,8 @@ pub struct DeployedFunction {
     pub answers: OnceLock<Arc<Scope>>,
     /// The function's log, over all its versions.
     pub log: Arc<FunctionLog>,
+    /// Counts the function's calls while it has a canary.
+    pub trial: Arc<TrialSlot>,
     /// Whether its last call ended within the first time slice, so that the next call may start on
     /// the thread that received it.
     pub is_brief: AtomicBool,
@@ -121,7 +126,8 @@ impl DeploymentKind for FunctionParts {
     fn share(&self, tenant: &TenantId, name: &Name) -> FunctionShared {
         let metrics = self.metrics.function(tenant, name);
         let meter = self.metrics.usage.function(tenant, name);
-        FunctionShared { metrics: metrics.clone(), meter, log: self.logs.open(metrics) }
+        let trial = Arc::default();
+        FunctionShared { metrics: metrics.clone(), meter, log: self.logs.open(metrics), trial }
     }
 
     fn deployment(
@@ -141,6 +147,7 @@ impl DeploymentKind for FunctionParts {
             served: OnceLock::new(),
             answers: OnceLock::new(),
             log: shared.log.clone(),
+            trial: shared.trial.clone(),
             is_brief: AtomicBool::new(false),
             record,
         }
@@ -148,6 +155,22 @@ impl DeploymentKind for FunctionParts {
 
     fn record(deployment: &DeployedFunction) -> &FunctionRecord {
         &deployment.record
+    }
+
+    /// Clients must not notice which version answers them, except by its answer.
+    fn check_canary(active: &FunctionRecord, canary: &FunctionRecord) -> Result<(), String> {
+        let is_tensor = |record: &FunctionRecord| record.kind == FunctionKind::Tensor;
+        if is_tensor(active) != is_tensor(canary) {
+            return Err("one is a tensor function and the other an HTTP function".to_owned());
+        }
+        if active.manifest.public != canary.manifest.public {
+            return Err("one is public and the other is not".to_owned());
+        }
+        Ok(())
+    }
+
+    fn heads_changed(shared: &FunctionShared, head: ActiveVersion) {
+        shared.trial.set(head.canary, head.active);
     }
 
     fn count(&self, names: usize) {
@@ -166,11 +189,14 @@ impl DeploymentKind for FunctionParts {
 }
 
 impl Registry {
-    /// Whether `deployment` is the active version of its function.
-    pub fn is_active(&self, deployment: &Arc<DeployedFunction>) -> bool {
-        let FunctionId { tenant, name, .. } = &deployment.id;
-        let entry = self.get(tenant, name.as_str());
-        entry.is_some_and(|entry| entry.active().is_some_and(|active| Arc::ptr_eq(active, deployment)))
+    /// Whether calls without a version may use `deployment`: as the active version of its function,
+    /// or as the canary.
+    pub fn is_serving(&self, deployment: &Arc<DeployedFunction>) -> bool {
+        let FunctionId { tenant, name, version } = &deployment.id;
+        let Some(entry) = self.get(tenant, name.as_str()).filter(|entry| entry.serves(*version)) else {
+            return false;
+        };
+        entry.versions.get(version).is_some_and(|serving| Arc::ptr_eq(serving, deployment))
     }
 
     /// A version with this component, of any function of any tenant.
@@ -194,13 +220,15 @@ impl Registry {
         entries.flat_map(|entry| entry.versions.values().map(|version| version.record.digest)).collect()
     }
 
-    /// The `count` most recently deployed components of active versions, which calls are likeliest
-    /// to need.
+    /// The `count` most recently deployed components of active versions and canaries, which calls are
+    /// likeliest to need.
     pub fn newest(&self, count: usize) -> Vec<Prepare> {
         let tenants = self.tenants.read();
         let entries = tenants.values().flat_map(BTreeMap::values);
-        let mut active: Vec<_> =
-            entries.filter_map(|entry| entry.active()).map(|active| &active.record).collect();
+        let serving = entries.flat_map(|entry| {
+            entry.versions.values().filter(|deployment| entry.serves(deployment.id.version))
+        });
+        let mut active: Vec<_> = serving.map(|deployment| &deployment.record).collect();
         active.sort_by_key(|record| std::cmp::Reverse(record.deployed_at_ms));
         active.into_iter().map(|record| (record.digest, record.kind)).take(count).collect()
     }

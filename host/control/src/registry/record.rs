@@ -4,14 +4,22 @@ use super::{DeploymentKind, RegistryError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use weir_datastore::{Entry, Key, KeyError, Prefix};
+use weir_types::api::Canary;
 use weir_types::{Name, TenantId, Version};
 
-/// The active version of a name.
+/// The versions of a name that calls use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ActiveVersion {
+    /// The version that the name resolves to.
     pub active: Version,
     /// The number of the next version: numbers are never reused.
     pub next: Version,
+    /// The version that was active before, to roll back to. It may be removed by now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<Version>,
+    /// The version that gets a share of the calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub canary: Option<Canary>,
 }
 
 /// The record of one version.
@@ -34,6 +42,11 @@ pub(super) enum EntryContents<R> {
 }
 
 impl ActiveVersion {
+    /// The head of a name of which only one version is known.
+    pub(super) fn only(active: Version, next: Version) -> Self {
+        Self { active, next, previous: None, canary: None }
+    }
+
     pub(super) fn encode(&self) -> Vec<u8> {
         encode(self)
     }

@@ -197,3 +197,49 @@ async fn only_versions_deployed_by_other_nodes_are_compiled_ahead() {
     assert_eq!(heard, [deployed, removed, deployed], "the changes of another node");
     assert!(own_prepares.try_recv().is_err(), "this node has compiled what it deployed");
 }
+
+/// A decision about a canary may arrive after a deploy that replaced the canary.
+#[tokio::test]
+async fn decision_about_a_replaced_canary_is_refused() {
+    let (tenant, name) = names();
+    let registry = open(Arc::new(MemoryStore::new()), &Changes::default()).await;
+    let in_use = InUse::default();
+    let share = (CanaryShare { percent: 10, promote_after_ms: None }, 7);
+    registry.deploy(&tenant, &name, in_use.hold([]), record).await.unwrap();
+    registry.deploy_canary(&tenant, &name, in_use.hold([]), record, share).await.unwrap();
+    let first = registry.get(&tenant, "f").unwrap().head.canary.unwrap();
+    registry.deploy_canary(&tenant, &name, in_use.hold([]), record, share).await.unwrap();
+    let entry = registry.get(&tenant, "f").unwrap();
+    let second = entry.head.canary.unwrap();
+    assert_eq!((entry.head.active, second.version), (Version(1), Version(3)));
+    for refused in [
+        registry.promote(&tenant, &name, Some(first)).await,
+        registry.end_canary(&tenant, &name, first).await,
+    ] {
+        assert!(matches!(refused, Err(RegistryError::NoCanary(..))));
+    }
+    let promoted = registry.promote(&tenant, &name, Some(second)).await.unwrap();
+    assert_eq!((promoted.head.active, promoted.head.canary), (Version(3), None));
+    assert_eq!(promoted.choose(None).unwrap().id.version, Version(3));
+    let back = registry.roll_back(&tenant, &name, None).await.unwrap();
+    assert_eq!(back.head.active, Version(1), "not to the canary that was replaced");
+}
+
+/// Heads of earlier versions of Weir name neither a canary nor the version before.
+#[tokio::test]
+async fn head_of_an_earlier_version_of_weir_is_read() {
+    let (tenant, name) = names();
+    let store = Arc::new(MemoryStore::new());
+    let changes = Changes::default();
+    let registry = open(store.clone(), &changes).await;
+    for _ in 0..2 {
+        registry.deploy(&tenant, &name, InUse::default().hold([]), record).await.unwrap();
+    }
+    let head = r#"{"active":2,"next":3}"#;
+    let write = Transaction::new().put(Key::new("functions/default/f/head").unwrap(), head);
+    store.commit(write).await.unwrap();
+    let registry = open(store, &changes).await;
+    assert!(registry.is_whole());
+    let back = registry.roll_back(&tenant, &name, None).await.unwrap();
+    assert_eq!((back.head.active, back.head.canary), (Version(1), None));
+}

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use weir_call::Objective;
 use weir_call::body::BodyObserver;
 use weir_call::status as status_of;
-use weir_control::registry::DeployedFunction;
+use weir_control::registry::{CallOutcome, DeployedFunction};
 use weir_sandbox::instance::{InvocationReport, SandboxUsage};
 use weir_telemetry::events::NewEvent;
 use weir_telemetry::{Metrics, Phase, Trace};
@@ -114,6 +114,14 @@ impl Account {
 }
 
 impl Account {
+    /// Counts the call if its function has a canary.
+    fn count_for_trial(&self, outcome: CallOutcome) {
+        let version = self.deployment.id.version;
+        if self.deployment.trial.count(version, outcome) {
+            self.deployment.metrics.canary_call(version, outcome == CallOutcome::Failed);
+        }
+    }
+
     /// Records that the function has failed by its own fault. Repetitions are counted.
     fn note_fault(&self, code: ErrorCode) {
         let FunctionId { tenant, name, version } = &self.deployment.id;
@@ -147,6 +155,16 @@ fn is_fault(code: ErrorCode) -> bool {
     )
 }
 
+/// The outcome of a call for the comparison of a canary with the active version; none if the call
+/// failed by the fault of its client. A client that leaves counts as one that waited until then.
+fn trial_outcome(failed: Option<ErrorCode>, status: StatusCode, ran: Duration) -> Option<CallOutcome> {
+    let status = failed.map_or(status, status_of);
+    if status.is_server_error() || failed == Some(ErrorCode::QueueFull) {
+        return Some(CallOutcome::Failed);
+    }
+    failed.is_none_or(|code| code == ErrorCode::Cancelled).then_some(CallOutcome::Ran(ran))
+}
+
 impl BodyObserver for Account {
     fn cut_off(&self, code: ErrorCode) {
         self.close(code);
@@ -171,8 +189,12 @@ impl Drop for Account {
         // A guest that neither ended nor failed was dropped because its client disconnected.
         let failed = failed.or_else(|| (ended.is_none() && !is_hit).then_some(ErrorCode::Cancelled));
         let time = self.arrived.elapsed();
+        let ran = ended.as_ref().map_or(time, |ended| ended.guest_time);
         let status = status.unwrap_or_else(|| failed.map_or(StatusCode::OK, status_of));
         self.deployment.metrics.ended(failed, status, time, self.usage.cpu_time());
+        if let Some(outcome) = trial_outcome(failed, status, ran).filter(|_| !is_hit) {
+            self.count_for_trial(outcome);
+        }
         if let Some(code) = failed.filter(|code| is_fault(*code)) {
             self.note_fault(code);
         }

@@ -11,7 +11,7 @@ use crate::{Caller, NodeState};
 use axum::extract::{Path, Request, State};
 use axum::{Extension, Json};
 use std::time::Duration;
-use weir_control::registry::{DeployedFunction, FunctionParts, FunctionRecord};
+use weir_control::registry::{DeployedFunction, FunctionEntry, FunctionParts, FunctionRecord};
 use weir_sandbox::SandboxConfig;
 use weir_sandbox::component::ComponentLoadError;
 use weir_sandbox::component::compile::CompileError;
@@ -51,14 +51,7 @@ pub(crate) async fn deploy(
     check_needs(ready.needs, &manifest.limits)?;
     let denied = denied_imports(&ready.imports, &manifest);
     if options.strict {
-        let ungranted = ungranted_imports(&ready.imports, &manifest);
-        if !ungranted.is_empty() {
-            let text = format!(
-                "--strict: the component imports what its manifest does not grant: {}",
-                ungranted.join(", ")
-            );
-            return Err(ApiError::new(ErrorCode::NotGranted, text));
-        }
+        check_imports(&ready.imports, &manifest)?;
     }
     if manifest.public && ready.kind == FunctionKind::Tensor {
         let text = "a tensor function cannot be public: its callers may name objects of the tenant; put an HTTP function in front of it";
@@ -68,8 +61,9 @@ pub(crate) async fn deploy(
     let kept = node.blobs.keep(staged).await?;
 
     let Ready { kind, imports, compile_time_ms, .. } = ready;
-    let answer = |function: FunctionVersion, created: bool, removed_versions: Vec<Version>| Deployed {
-        removed_versions,
+    let answer = |function: FunctionVersion, created: bool, entry: &FunctionEntry| Deployed {
+        removed_versions: Vec::new(),
+        canary: entry.head.canary.filter(|canary| canary.version == function.version),
         created,
         path: format!("/fn/{}/", function.name),
         compile_time_ms,
@@ -77,12 +71,22 @@ pub(crate) async fn deploy(
         warnings: advice(&node, &function, &imports),
         function,
     };
-    if let Some(entry) = node.registry.get(&caller.tenant, name.as_str())
-        && let Some(active) = entry.active()
-        && active.record.digest == digest
-        && active.record.manifest == manifest
+    let is_same =
+        |version: &DeployedFunction| version.record.digest == digest && version.record.manifest == manifest;
+    let before = node.registry.get(&caller.tenant, name.as_str());
+    if let Some(entry) = &before
+        && let Some(active) = entry.active().filter(|active| is_same(active))
     {
-        return Ok(Json(answer(entry.describe(active), false, Vec::new())));
+        return Ok(Json(answer(entry.describe(active), false, entry)));
+    }
+    let share = options.canary.map(|share| (share, now_ms()));
+    if let (Some(entry), Some(share)) = (&before, share)
+        && let Some(canary) = entry.canary().filter(|canary| is_same(canary))
+    {
+        let version = canary.record.version;
+        let entry = node.registry.set_share(&caller.tenant, &name, version, share).await?;
+        note_deployment(&node, &caller.tenant, before.as_deref(), &entry, version);
+        return Ok(Json(answer(entry.describe(canary), false, &entry)));
     }
     let record = {
         let imports = imports.clone();
@@ -97,14 +101,45 @@ pub(crate) async fn deploy(
             manifest: manifest.clone(),
         }
     };
-    let deployment = node.registry.deploy(&caller.tenant, &name, kept, record).await?;
-    tracing::info!(tenant = %caller.tenant, function = %name, version = %deployment.id.version, "deployed");
-    let text = format!("function {name} has version {}", deployment.id.version);
-    node.note(EventKind::Deployed, EventResource::Function, &caller.tenant, &name, text);
-    node.sweep_instances();
-    let removed = remove_old_versions(&node, &caller.tenant, &name).await;
+    let deployment = match share {
+        Some(share) => node.registry.deploy_canary(&caller.tenant, &name, kept, record, share).await?,
+        None => node.registry.deploy(&caller.tenant, &name, kept, record).await?,
+    };
     let entry = find::<FunctionParts>(&node, &caller, &name)?;
-    Ok(Json(answer(entry.describe(&deployment), true, removed)))
+    note_deployment(&node, &caller.tenant, before.as_deref(), &entry, deployment.id.version);
+    node.sweep_instances();
+    let removed_versions = remove_old_versions(&node, &caller.tenant, &name).await;
+    let entry = find::<FunctionParts>(&node, &caller, &name)?;
+    Ok(Json(Deployed { removed_versions, ..answer(entry.describe(&deployment), true, &entry) }))
+}
+
+/// Records the deployment of `version`, and the start and the end of canaries by it.
+fn note_deployment(
+    node: &NodeState,
+    tenant: &TenantId,
+    before: Option<&FunctionEntry>,
+    entry: &FunctionEntry,
+    version: Version,
+) {
+    let name = &entry.name;
+    if before.is_none_or(|before| !before.versions.contains_key(&version)) {
+        tracing::info!(%tenant, function = %name, %version, "deployed");
+        let text = format!("function {name} has version {version}");
+        node.note(EventKind::Deployed, EventResource::Function, tenant, name, text);
+    }
+    if let Some(ended) = before.and_then(|before| before.head.canary).filter(|ended| ended.version != version)
+    {
+        let text = format!("canary {} of function {name} was replaced by version {version}", ended.version);
+        node.note_canary(EventKind::CanaryRolledBack, tenant, name, text);
+    }
+    if let Some(canary) = entry.head.canary.filter(|canary| canary.version == version) {
+        let active = entry.head.active;
+        let percent = canary.percent;
+        let text = format!(
+            "canary {version} of function {name} gets {percent} % of the calls, and version {active} the others"
+        );
+        node.note_canary(EventKind::CanaryStarted, tenant, name, text);
+    }
 }
 
 /// Removes the versions above `sandbox.versions_keep`. The deploy has succeeded already, so a failure
@@ -155,6 +190,17 @@ async fn make_ready(node: &NodeState, tenant: &TenantId, staged: &Staged) -> Res
         needs,
         compile_time_ms: compiled.compile_time_ms,
     })
+}
+
+/// Rejects a component with imports that its manifest does not grant.
+fn check_imports(imports: &[String], manifest: &FunctionManifest) -> Result<(), ApiError> {
+    let ungranted = ungranted_imports(imports, manifest);
+    if ungranted.is_empty() {
+        return Ok(());
+    }
+    let text =
+        format!("--strict: the component imports what its manifest does not grant: {}", ungranted.join(", "));
+    Err(ApiError::new(ErrorCode::NotGranted, text))
 }
 
 /// Rejects a manifest that asks for more than the node allows.

@@ -23,7 +23,10 @@ pub(crate) struct Later {
     pub(crate) tenant: TenantId,
     pub(crate) kind: InvocationKind,
     pub(crate) name: Name,
+    /// The version that the request names.
     pub(crate) version: Option<Version>,
+    /// The version that the invocation runs.
+    pub(crate) chosen: Version,
     pub(crate) body_bytes_max: u64,
     /// Deadline for the arrival of the body.
     pub(crate) deadline: Instant,
@@ -40,7 +43,7 @@ pub(crate) async fn accept(
     if !node.takes_calls() {
         return Err(ApiError::new(ErrorCode::Unavailable, "the node is shutting down; try another"));
     }
-    let Later { tenant, kind, name, version, body_bytes_max, deadline } = later;
+    let Later { tenant, kind, name, version, chosen, body_bytes_max, deadline } = later;
     let PreferHeader { key, callback, wait } = prefer;
     if let Some(address) = &callback {
         check_callback(address, &node.callback_hosts(&tenant, kind, &name))?;
@@ -52,6 +55,7 @@ pub(crate) async fn accept(
         kind,
         name,
         version,
+        chosen,
         request,
         request_id: id.shared(),
         key,
@@ -77,6 +81,22 @@ pub(crate) async fn accept(
 }
 
 impl NodeState {
+    /// Returns the version of a target that a call without a version uses now, except canaries.
+    pub(crate) fn current_version(
+        &self,
+        tenant: &TenantId,
+        kind: InvocationKind,
+        name: &Name,
+    ) -> Option<Version> {
+        let function = || Some(self.registry.get(tenant, name.as_str())?.head.active);
+        match kind {
+            InvocationKind::Function => function(),
+            InvocationKind::Inference => function()
+                .or_else(|| Some(self.workflows.get(tenant, name.as_str())?.head.active))
+                .or_else(|| self.models.versions(tenant, name).last().copied()),
+        }
+    }
+
     /// Returns the hosts that callbacks of calls of `name` may reach: the function's outbound
     /// hosts, and for models the hosts in the node's settings.
     pub(crate) fn callback_hosts(&self, tenant: &TenantId, kind: InvocationKind, name: &Name) -> Vec<String> {

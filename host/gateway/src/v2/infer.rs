@@ -1,6 +1,7 @@
 //! `POST /v2/models/{name}/infer`: one inference of a tensor function, model or workflow.
 
 use super::super::Caller;
+use super::super::canary::VersionChoice;
 use super::super::error::ApiError;
 use super::super::invocations::{self, Later};
 use super::super::prefer::PreferHeader;
@@ -33,7 +34,7 @@ pub(super) async fn infer(
 ) -> Result<Response, ApiError> {
     let arrived = Instant::now();
     let grant = grant.map(|Extension(grant)| grant);
-    let target = match at.find(&node, &caller).await {
+    let target = match at.find_for_call(&node, &caller, VersionChoice::for_request(&request)).await {
         // The event of the deployment may arrive after the first call.
         Err(_) if grant.is_some() => return Ok(refused("the node does not have the requested target\n")),
         Ok(target) if grant.is_some() && target.unready(&node).is_some() => {
@@ -72,6 +73,7 @@ fn later(
         kind: InvocationKind::Inference,
         name: target.name().clone(),
         version: at.version()?,
+        chosen: target.version(),
         body_bytes_max,
         deadline: arrived + Duration::from_millis(time_ms_max),
     })

@@ -1,5 +1,6 @@
 //! Resolution of the names in paths.
 
+use super::super::canary::VersionChoice;
 use super::super::error::ApiError;
 use super::super::lookups::LookupFor;
 use super::super::permission::Caller;
@@ -11,7 +12,7 @@ use serde::Deserialize;
 use std::sync::Arc;
 use weir_call::Objective;
 use weir_control::models::{ModelEntry, ModelsError};
-use weir_control::registry::DeployedFunction;
+use weir_control::registry::{DeployedFunction, DeploymentKind, RegistryEntry, RegistryError};
 use weir_control::workflows::DeployedWorkflow;
 use weir_dispatch::{CallCtx, ModelTarget, Target};
 use weir_inference::BatchRules;
@@ -96,13 +97,37 @@ impl At {
     /// version of a function or workflow, or the newest version of a model. Looks unknown targets up,
     /// because another node may have deployed them a moment ago.
     pub(crate) async fn find(&self, node: &NodeState, caller: &Caller) -> Result<NamedTarget, ApiError> {
-        let mut found = self.find_known(node, caller);
+        self.look_for(node, caller, None).await
+    }
+
+    /// Finds the target of one call, which may be a canary.
+    pub(crate) async fn find_for_call(
+        &self,
+        node: &NodeState,
+        caller: &Caller,
+        choice: VersionChoice<'_>,
+    ) -> Result<NamedTarget, ApiError> {
+        self.look_for(node, caller, Some(choice)).await
+    }
+
+    /// Like [`find`](Self::find), among the targets that this node knows.
+    pub(crate) fn find_known(&self, node: &NodeState, caller: &Caller) -> Result<NamedTarget, ApiError> {
+        self.resolve(node, caller, None)
+    }
+
+    async fn look_for(
+        &self,
+        node: &NodeState,
+        caller: &Caller,
+        choice: Option<VersionChoice<'_>>,
+    ) -> Result<NamedTarget, ApiError> {
+        let mut found = self.resolve(node, caller, choice);
         if let Err(error) = &found
             && [ErrorCode::ModelNotFound, ErrorCode::VersionNotFound].contains(&error.code)
             && caller.covers(&self.name)
             && node.look_up(&caller.tenant, &parse_name(&self.name)?, LookupFor::Tenant).await?
         {
-            found = self.find_known(node, caller);
+            found = self.resolve(node, caller, choice);
         }
         if let Ok(NamedTarget::Workflow(workflow)) = &found {
             node.look_up_targets(workflow).await?;
@@ -110,8 +135,12 @@ impl At {
         found
     }
 
-    /// Like [`find`](Self::find), among the targets that this node knows.
-    pub(crate) fn find_known(&self, node: &NodeState, caller: &Caller) -> Result<NamedTarget, ApiError> {
+    fn resolve(
+        &self,
+        node: &NodeState,
+        caller: &Caller,
+        choice: Option<VersionChoice<'_>>,
+    ) -> Result<NamedTarget, ApiError> {
         let tenant = &caller.tenant;
         let name = parse_name(&self.name)?;
         if !caller.covers(name.as_str()) {
@@ -123,10 +152,7 @@ impl At {
         if let (Some(function), Some(active)) = (&function, deployment)
             && active.record.kind == FunctionKind::Tensor
         {
-            let deployment = match version {
-                Some(version) => function.require(version)?,
-                None => active,
-            };
+            let deployment = select(function, active, version, choice)?;
             if deployment.record.kind != FunctionKind::Tensor {
                 return Err(is_http(&name));
             }
@@ -138,11 +164,14 @@ impl At {
         if let Some(entry) = node.workflows.get(tenant, name.as_str())
             && let Some(active) = entry.active()
         {
-            let workflow = match version {
-                Some(version) => entry.require(version)?,
-                None => active,
-            };
+            let workflow = select(&entry, active, version, choice)?;
             return Ok(NamedTarget::Workflow(workflow.clone()));
+        }
+        let fixed = version.is_none().then(|| choice?.fixed()).flatten();
+        if let Some(fixed) = fixed
+            && let Ok(entry) = node.models.get(tenant, &name, Some(fixed))
+        {
+            return Ok(NamedTarget::Model(entry));
         }
         match node.models.get(tenant, &name, version) {
             Ok(entry) => Ok(NamedTarget::Model(entry)),
@@ -150,6 +179,19 @@ impl At {
             Err(ModelsError::NoModel(_)) => Err(missing(&name)),
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+/// Selects the version that a path names, or that a call uses, or else the active version.
+fn select<'e, K: DeploymentKind>(
+    entry: &'e RegistryEntry<K>,
+    active: &'e Arc<K::Deployment>,
+    version: Option<Version>,
+    choice: Option<VersionChoice<'_>>,
+) -> Result<&'e Arc<K::Deployment>, RegistryError> {
+    match version {
+        Some(version) => entry.require(version),
+        None => Ok(choice.and_then(|choice| choice.choose(entry)).unwrap_or(active)),
     }
 }
 

@@ -17,7 +17,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use weir_call::ObjectiveOutcome as Kept;
-use weir_types::{ErrorCode, Name, TenantId};
+use weir_types::{ErrorCode, Name, TenantId, Version};
 
 type Seconds = Counter<f64, AtomicU64>;
 
@@ -158,11 +158,31 @@ impl FunctionLabels {
         Use { tenant, function, instance }
     }
 
+    fn version(&self, version: u32, outcome: &'static str) -> VersionLabels {
+        let Self { tenant, function } = self.clone();
+        VersionLabels { tenant, function, version, outcome }
+    }
+
     fn end(&self, cause: Retired) -> End {
         let Self { tenant, function } = self.clone();
         End { tenant, function, cause: cause.as_str() }
     }
 }
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct VersionLabels {
+    tenant: String,
+    function: String,
+    version: u32,
+    outcome: &'static str,
+}
+
+/// Limit of the versions of a function with series: the latest canaries, and the active versions
+/// beside them.
+const CANARY_VERSIONS_MAX: usize = 4;
+
+/// Outcomes of a call while its function has a canary.
+const VERSION_OUTCOMES: [&str; 2] = [OK, "failed"];
 
 /// Series of all functions. Cheap to clone.
 #[derive(Clone)]
@@ -173,6 +193,7 @@ pub(super) struct FunctionFamilies {
     cpu_seconds: Family<FunctionLabels, Seconds>,
     log_dropped_bytes: Family<FunctionLabels, Counter>,
     hits: Family<FunctionLabels, Counter>,
+    canary_calls: Family<VersionLabels, Counter>,
     instances: Family<Use, Counter>,
     retired: Family<End, Counter>,
     live: Arc<Mutex<HashMap<FunctionLabels, Weak<FunctionSeries>>>>,
@@ -187,6 +208,7 @@ impl FunctionFamilies {
             cpu_seconds: Family::default(),
             log_dropped_bytes: Family::default(),
             hits: Family::default(),
+            canary_calls: Family::default(),
             instances: Family::default(),
             retired: Family::default(),
             live: Arc::default(),
@@ -198,6 +220,7 @@ impl FunctionFamilies {
             cpu_seconds,
             log_dropped_bytes,
             hits,
+            canary_calls,
             instances,
             retired,
             ..
@@ -213,11 +236,19 @@ impl FunctionFamilies {
         let help =
             "Invocations that were given an answer made for an equal one; of functions with a cache_ttl_ms";
         registry.register("function_cache_hits", help, hits);
+        let help = "Invocations of a function with a canary, by version: of the canary and the active one";
+        registry.register("canary_invocations", help, canary_calls);
         let help = "Invocations that got an instance, by kind: fresh or reused";
         registry.register("function_instances", help, instances);
         let help = "Reusable instances that were retired, by cause";
         registry.register("function_instances_retired", help, retired);
         functions
+    }
+
+    fn remove_version(&self, owner: &FunctionLabels, version: u32) {
+        for outcome in VERSION_OUTCOMES {
+            self.canary_calls.remove(&owner.version(version, outcome));
+        }
     }
 
     /// Returns the series of one function. All callers share them while any handle exists.
@@ -230,6 +261,7 @@ impl FunctionFamilies {
         let series = Arc::new(FunctionSeries {
             ok: self.invocations.get_or_create_owned(&owner.outcome(OK, StatusLabel::new(StatusCode::OK))),
             outcomes: Mutex::default(),
+            versions: Mutex::default(),
             seconds: self.seconds.get_or_create_owned(&owner),
             cpu_seconds: self.cpu_seconds.get_or_create_owned(&owner),
             log_dropped_bytes: self.log_dropped_bytes.get_or_create_owned(&owner),
@@ -253,6 +285,8 @@ struct FunctionSeries {
     ok: Counter,
     /// The other outcomes so far.
     outcomes: Mutex<HashSet<(&'static str, StatusLabel)>>,
+    /// The versions that took part in the trial of a canary.
+    versions: Mutex<HashSet<u32>>,
     seconds: Histogram,
     cpu_seconds: Seconds,
     log_dropped_bytes: Counter,
@@ -295,6 +329,22 @@ impl FunctionMetrics {
         functions.retired.get_or_create(&owner.end(cause)).inc();
     }
 
+    /// Counts an invocation of a function with a canary. Only the latest versions keep their series.
+    pub fn canary_call(&self, version: Version, is_failed: bool) {
+        let FunctionSeries { owner, versions, functions, .. } = &*self.0;
+        let [ok, failed] = VERSION_OUTCOMES;
+        let outcome = if is_failed { failed } else { ok };
+        let mut versions = versions.lock();
+        if versions.insert(version.0)
+            && versions.len() > CANARY_VERSIONS_MAX
+            && let Some(oldest) = versions.iter().min().copied()
+        {
+            versions.remove(&oldest);
+            functions.remove_version(owner, oldest);
+        }
+        functions.canary_calls.get_or_create(&owner.version(version.0, outcome)).inc();
+    }
+
     /// Counts the end of an invocation with an objective.
     pub fn objective(&self, outcome: Kept) {
         let FunctionSeries { owner, functions, .. } = &*self.0;
@@ -318,6 +368,7 @@ impl FunctionMetrics {
 impl Drop for FunctionSeries {
     fn drop(&mut self) {
         let outcomes = std::mem::take(self.outcomes.get_mut());
+        let versions = std::mem::take(self.versions.get_mut());
         let FunctionFamilies {
             invocations,
             slo_invocations,
@@ -328,6 +379,7 @@ impl Drop for FunctionSeries {
             instances,
             retired,
             live,
+            ..
         } = &self.functions;
         let owner = &self.owner;
         let mut live = live.lock();
@@ -346,6 +398,9 @@ impl Drop for FunctionSeries {
         cpu_seconds.remove(owner);
         log_dropped_bytes.remove(owner);
         hits.remove(owner);
+        for version in versions {
+            self.functions.remove_version(owner, version);
+        }
         for instance in [FRESH, REUSED] {
             instances.remove(&owner.use_of(instance));
         }

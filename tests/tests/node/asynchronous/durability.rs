@@ -70,6 +70,8 @@ async fn crash_during_a_run_counts_as_an_attempt() {
     let node = node.kill().await.set("async.running_max", 0).start().await;
     assert_eq!(node.invocation(later.id).await.attempts, 1);
     node.deploy("f", function("echo-http")).await;
+    // A removed version is replaced by the active one.
+    node.delete("/v1/functions/f/versions/1").await.ok();
     let node = node.kill().await.set("async.running_max", 1).start().await;
     let ended = node.ended(later.id).await;
     assert_eq!((ended.status, ended.attempts), (InvocationStatus::Done, 2));
@@ -103,6 +105,8 @@ async fn interrupted_run_is_queued_again_on_shutdown() {
     let left = node.invocation(later.id).await;
     assert_eq!((left.status, left.attempts, left.error), (InvocationStatus::Queued, 0, None));
     node.deploy("f", function("echo-http")).await;
+    // A removed version is replaced by the active one.
+    node.delete("/v1/functions/f/versions/1").await.ok();
     let node = node.stop().await.set("async.running_max", 1).start().await;
     assert_eq!(node.ended(later.id).await.attempts, 1);
     assert_eq!(node.result(later.id).await.text(), "body");

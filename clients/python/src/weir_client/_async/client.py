@@ -117,10 +117,19 @@ class AsyncClient:
         await self.aclose()
 
     async def deploy(
-        self, name: str, component: Upload, manifest: FunctionManifest | None = None, *, strict: bool = False
+        self,
+        name: str,
+        component: Upload,
+        manifest: FunctionManifest | None = None,
+        *,
+        strict: bool = False,
+        canary: int | None = None,
+        promote_after_s: float | None = None,
     ) -> Deployed:
         """Deploys a function: `functions.deploy`."""
-        return await self.functions.deploy(name, component, manifest, strict=strict)
+        return await self.functions.deploy(
+            name, component, manifest, strict=strict, canary=canary, promote_after_s=promote_after_s
+        )
 
     async def call(
         self,

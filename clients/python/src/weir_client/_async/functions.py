@@ -10,6 +10,7 @@ from typing import Any, cast
 from .. import _operations as operations
 from .._request import Upload, manifest_header, request, upload
 from ..schema import (
+    CanaryReport,
     Deployed,
     Function,
     FunctionManifest,
@@ -35,12 +36,17 @@ class AsyncFunctions:
         manifest: FunctionManifest | None = None,
         *,
         strict: bool = False,
+        canary: int | None = None,
+        promote_after_s: float | None = None,
     ) -> Deployed:
         """Deploys a component: its bytes, or the path of its file.
 
-        `strict` rejects imports that the manifest does not grant.
+        `strict` rejects imports that the manifest does not grant. `canary` gives the version this
+        percentage of the calls; the node promotes it after `promote_after_s`, unless it is worse
+        than the active version.
         """
-        query = {"strict": strict or None}
+        promote_after_ms = None if promote_after_s is None else round(promote_after_s * 1000)
+        query = {"strict": strict or None, "canary": canary, "promote_after_ms": promote_after_ms}
         headers = {"content-type": "application/wasm", **manifest_header(manifest)}
         content = upload(component)
         sent = request(operations.DEPLOY_FUNCTION, query=query, headers=headers, content=content, name=name)
@@ -58,8 +64,16 @@ class AsyncFunctions:
         """Removes a function with all versions."""
         await self._http.json(request(operations.DELETE_FUNCTION, name=name))
 
+    async def canary(self, name: str) -> CanaryReport:
+        """The canary of a function, with its calls and those of the active version."""
+        return cast("CanaryReport", await self._http.json(request(operations.SHOW_CANARY, name=name)))
+
+    async def promote(self, name: str) -> Function:
+        """Makes the canary of a function its active version."""
+        return cast("Function", await self._http.json(request(operations.PROMOTE_CANARY, name=name)))
+
     async def rollback(self, name: str, version: int | None = None) -> Function:
-        """Activates a version; by default, the version before the active one."""
+        """Activates a version. By default, ends a canary, or activates the version before."""
         sent = request(operations.ROLL_BACK_FUNCTION, json={"version": version}, name=name)
         return cast("Function", await self._http.json(sent))
 

@@ -119,10 +119,19 @@ class Client:
         self.close()
 
     def deploy(
-        self, name: str, component: Upload, manifest: FunctionManifest | None = None, *, strict: bool = False
+        self,
+        name: str,
+        component: Upload,
+        manifest: FunctionManifest | None = None,
+        *,
+        strict: bool = False,
+        canary: int | None = None,
+        promote_after_s: float | None = None,
     ) -> Deployed:
         """Deploys a function: `functions.deploy`."""
-        return self.functions.deploy(name, component, manifest, strict=strict)
+        return self.functions.deploy(
+            name, component, manifest, strict=strict, canary=canary, promote_after_s=promote_after_s
+        )
 
     def call(
         self,

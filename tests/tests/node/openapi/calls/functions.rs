@@ -41,6 +41,7 @@ async fn manage(checker: &mut ResponseChecker<'_>) {
     checker.put(("rollBackFunction", 400), "/v1/functions/g/rollback", "{]").await;
     checker.call(("rollBackFunction", 404), "/v1/functions/g/rollback").await;
     checker.call(("deleteFunctionVersion", 204), "/v1/functions/g/versions/4").await;
+    canary(checker, with_custom_section(&component, "canary")).await;
     // The call traps, which the node notes in the log.
     checker.call(("callGet", 500), "/fn/g/path").await;
     let log = checker.call(("showLogs", 200), "/v1/functions/g/logs?lines=10").await;
@@ -54,6 +55,22 @@ async fn manage(checker: &mut ResponseChecker<'_>) {
     checker.call(("deleteWorkflow", 204), "/v1/workflows/w-of-t").await;
     checker.call(("deleteFunction", 204), "/v1/functions/t").await;
     checker.call(("deleteFunction", 204), "/v1/functions/g").await;
+}
+
+/// Version 5 of the function `g` is its canary, and then its active version.
+async fn canary(checker: &mut ResponseChecker<'_>, component: bytes::Bytes) {
+    checker.call(("showCanary", 404), "/v1/functions/g/canary").await;
+    checker.call(("promoteCanary", 404), "/v1/functions/g/promote").await;
+    checker.put(("deployFunction", 400), "/v1/functions/g?canary=100", component.clone()).await;
+    let path = "/v1/functions/g?canary=10&promote_after_ms=600000";
+    checker.put(("deployFunction", 200), path, component).await;
+    checker.call(("showFunction", 200), "/v1/functions/g").await;
+    checker.call(("showCanary", 200), "/v1/functions/g/canary").await;
+    checker.call(("showCanary", 400), "/v1/functions/UPPER/canary").await;
+    checker.call(("deleteFunctionVersion", 409), "/v1/functions/g/versions/5").await;
+    checker.call(("promoteCanary", 200), "/v1/functions/g/promote").await;
+    checker.call(("promoteCanary", 400), "/v1/functions/UPPER/promote").await;
+    checker.put(("rollBackFunction", 200), "/v1/functions/g/rollback", "").await;
 }
 
 /// A function does not declare its outputs, so the workflow document declares them.

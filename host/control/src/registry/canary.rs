@@ -1,0 +1,159 @@
+//! Changes of canaries: start, promotion and end.
+
+use super::change::{Change, records_of};
+use super::record::{ActiveVersion, encode};
+use super::{DeploymentKind, Registry, RegistryEntry, RegistryError};
+use std::sync::Arc;
+use weir_datastore::Transaction;
+use weir_types::api::Canary;
+use weir_types::{Name, TenantId, Version};
+
+/// The share of a canary to start, and when to promote it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CanaryShare {
+    /// Its percentage of the calls.
+    pub percent: u8,
+    /// Time after which the node promotes it; `None`: only a request does.
+    pub promote_after_ms: Option<u64>,
+}
+
+impl CanaryShare {
+    fn start(self, version: Version, now_ms: u64) -> Canary {
+        let Self { percent, promote_after_ms } = self;
+        Canary { version, percent, started_at_ms: now_ms, promote_after_ms }
+    }
+}
+
+impl<K: DeploymentKind> Registry<K> {
+    /// Adds a version as the canary of a name, in place of an earlier canary. The first version of a
+    /// name becomes active instead.
+    pub async fn deploy_canary(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+        held: impl Send + 'static,
+        make: impl Fn(Version) -> K::Record + Send + Sync + 'static,
+        (share, now_ms): (CanaryShare, u64),
+    ) -> Result<Arc<K::Deployment>, RegistryError> {
+        let make = Arc::new(make);
+        self.carry_through(tenant, name, held, move |change| {
+            let make = make.clone();
+            async move { change.deploy(&*make, Some((share, now_ms))).await }
+        })
+        .await
+    }
+
+    /// Changes the share of the canary `version`, and restarts its trial.
+    pub async fn set_share(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+        version: Version,
+        (share, now_ms): (CanaryShare, u64),
+    ) -> Result<Arc<RegistryEntry<K>>, RegistryError> {
+        self.carry_through(tenant, name, (), move |change| change.set_share(version, share, now_ms)).await
+    }
+
+    /// Makes the canary active. `expected` fails the change if the name has another canary by now.
+    pub async fn promote(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+        expected: Option<Canary>,
+    ) -> Result<Arc<RegistryEntry<K>>, RegistryError> {
+        self.carry_through(tenant, name, (), move |change| change.promote(expected)).await
+    }
+
+    /// Ends `canary`: all calls use the active version again. Fails if the name has another canary
+    /// by now.
+    pub async fn end_canary(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+        canary: Canary,
+    ) -> Result<Arc<RegistryEntry<K>>, RegistryError> {
+        self.carry_through(tenant, name, (), move |change| change.end_canary(canary)).await
+    }
+
+    /// The canaries of all tenants, with the active versions beside them.
+    pub fn canaries(&self) -> Vec<(TenantId, Arc<RegistryEntry<K>>)> {
+        let tenants = self.tenants.read();
+        let entries =
+            tenants.iter().flat_map(|(tenant, names)| names.values().map(move |entry| (tenant, entry)));
+        let canaries = entries.filter(|(_, entry)| entry.head.canary.is_some());
+        canaries.map(|(tenant, entry)| (tenant.clone(), entry.clone())).collect()
+    }
+}
+
+impl<K: DeploymentKind> Change<K> {
+    /// The head after the deployment of version `next` beside `current`.
+    pub(super) fn head_with(
+        &self,
+        current: Option<&RegistryEntry<K>>,
+        record: &K::Record,
+        share: Option<(CanaryShare, u64)>,
+    ) -> Result<ActiveVersion, RegistryError> {
+        let version = super::VersionRecord::version(record);
+        let next = Version(version.0 + 1);
+        let Some(entry) = current else {
+            return Ok(ActiveVersion { active: version, next, previous: None, canary: None });
+        };
+        let Some((share, now_ms)) = share else {
+            let previous = Some(entry.head.active);
+            return Ok(ActiveVersion { active: version, next, previous, canary: None });
+        };
+        if let Some(active) = entry.active() {
+            K::check_canary(K::record(active), record)
+                .map_err(|why| RegistryError::UnfitCanary(K::NOUN, self.name.clone(), why))?;
+        }
+        Ok(ActiveVersion { next, canary: Some(share.start(version, now_ms)), ..entry.head })
+    }
+
+    async fn set_share(
+        self,
+        version: Version,
+        share: CanaryShare,
+        now_ms: u64,
+    ) -> Result<Arc<RegistryEntry<K>>, RegistryError> {
+        let entry = self.require()?;
+        entry.head.canary.filter(|canary| canary.version == version).ok_or_else(|| self.no_canary())?;
+        let head = ActiveVersion { canary: Some(share.start(version, now_ms)), ..entry.head };
+        self.commit_head(&entry, head).await
+    }
+
+    async fn promote(self, expected: Option<Canary>) -> Result<Arc<RegistryEntry<K>>, RegistryError> {
+        let entry = self.require()?;
+        let canary = entry.head.canary.filter(|canary| expected.is_none_or(|expected| expected == *canary));
+        let canary = canary.ok_or_else(|| self.no_canary())?;
+        let head = ActiveVersion {
+            active: canary.version,
+            previous: Some(entry.head.active),
+            canary: None,
+            ..entry.head
+        };
+        self.commit_head(&entry, head).await
+    }
+
+    async fn end_canary(self, canary: Canary) -> Result<Arc<RegistryEntry<K>>, RegistryError> {
+        let entry = self.require()?;
+        if entry.head.canary != Some(canary) {
+            return Err(self.no_canary());
+        }
+        self.commit_head(&entry, ActiveVersion { canary: None, ..entry.head }).await
+    }
+
+    /// Commits a change of the head alone.
+    pub(super) async fn commit_head(
+        self,
+        entry: &Arc<RegistryEntry<K>>,
+        head: ActiveVersion,
+    ) -> Result<Arc<RegistryEntry<K>>, RegistryError> {
+        let writes = Transaction::new().put(self.head_key()?, encode(&head));
+        let changed = self.commit(Some(entry), writes, Some((head, records_of(Some(entry))))).await?;
+        changed.ok_or(RegistryError::NotThere(K::NOUN, self.name))
+    }
+
+    fn no_canary(&self) -> RegistryError {
+        RegistryError::NoCanary(K::NOUN, self.name.clone())
+    }
+}
