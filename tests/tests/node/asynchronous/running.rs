@@ -59,16 +59,16 @@ async fn inferences_can_be_asynchronous() {
     node.deploy("echo", function("echo-tensor")).await;
     let input = |name: &str| serde_json::json!({"name": name, "datatype": "FP32", "shape": [2, 3], "data": [1, 2, 3, 4, 5, 6.5]});
     let body = serde_json::json!({ "inputs": [input("a"), input("b")] }).to_string();
-    for (path, body, version) in [
-        ("/v2/models/add/infer", body.clone(), None),
-        ("/v2/models/add/versions/1/infer", body.clone(), Some(1)),
-        ("/v2/models/echo/infer", body, None),
+    for (path, body) in [
+        ("/v2/models/add/infer", body.clone()),
+        ("/v2/models/add/versions/1/infer", body.clone()),
+        ("/v2/models/echo/infer", body),
     ] {
         let at_once = node.post(path, body.clone()).await.ok();
         let later = node.post_later(path, body).await;
         assert_eq!(
             (later.kind, later.version.map(|version| version.0)),
-            (InvocationKind::Inference, version)
+            (InvocationKind::Inference, Some(1))
         );
         assert_eq!(node.ended(later.id).await.status, InvocationStatus::Done);
         assert_eq!(essence(&node.result(later.id).await), essence(&at_once), "{path}");
@@ -79,18 +79,6 @@ async fn inferences_can_be_asynchronous() {
     assert_eq!((ended.status, ended.attempts), (InvocationStatus::Dead, 1));
     let refusal = node.result(later.id).await;
     assert_eq!((refusal.status, refusal.code()), (400, ErrorCode::InvalidRequest));
-}
-
-#[tokio::test]
-async fn version_is_resolved_when_the_invocation_runs() {
-    let node = TestNode::builder().set("async.running_max", 0).start().await;
-    node.deploy("f", function("hello")).await;
-    let later = node.post_later("/fn/f/x", "body").await;
-    node.deploy("f", function("echo-http")).await;
-    assert_eq!(node.invocation(later.id).await.status, InvocationStatus::Queued);
-    let node = node.stop().await.set("async.running_max", 1).start().await;
-    node.ended(later.id).await;
-    assert_eq!(node.result(later.id).await.text(), "body");
 }
 
 #[tokio::test]
