@@ -210,12 +210,13 @@ def test_every_header_of_a_call_is_documented_and_sent() -> None:
 
     sent: set[str] = set()
     with client(record) as weir:
-        weir.infer("m", INPUTS, priority=1, request_id="r", explain=True)
+        weir.infer("m", INPUTS, priority=1, request_id="r", version_key="user", explain=True)
         weir.submit_infer("m", INPUTS, callback="http://callback.test/", wait_s=1)
     # The others of the document are for callers: traces, caches and compression.
     assert sent >= {
         "weir-request-id",
         "weir-priority",
+        "weir-version-key",
         "weir-explain",
         "prefer",
         "idempotency-key",

@@ -16,6 +16,7 @@ mod entry;
 mod follow;
 mod function;
 mod judge;
+mod recent;
 mod record;
 mod split;
 #[cfg(test)]
@@ -28,8 +29,9 @@ pub use function::{
     ComponentChange, DeployedFunction, FunctionEntry, FunctionParts, FunctionRecord, Prepare,
 };
 
-pub use judge::{Reason, Verdict, compare, judge, waits_for};
+pub use judge::{Reason, Verdict, compare, judge, judge_recent, waits_for};
 use parking_lot::{Mutex, MutexGuard, RwLock};
+pub use recent::RecentCalls;
 pub use record::VersionRecord;
 use record::{ActiveVersion, EntryContents, Parsed, parse};
 use std::collections::{BTreeMap, HashMap};

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// A version that gets a share of the calls, while the active version gets the others. Part of
 /// [`Function`](super::Function).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Canary {
     /// The new version.
     pub version: Version,

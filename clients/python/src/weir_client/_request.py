@@ -147,7 +147,11 @@ def manifest_header(manifest: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def call_headers(
-    priority: int | None, request_id: str | None, explain: bool, headers: Headers | None = None
+    priority: int | None,
+    request_id: str | None,
+    version_key: str | None,
+    explain: bool,
+    headers: Headers | None = None,
 ) -> dict[str, str]:
     """Headers of a call or an inference."""
     sent = dict(headers or {})
@@ -155,6 +159,8 @@ def call_headers(
         sent["weir-priority"] = str(priority)
     if request_id is not None:
         sent["weir-request-id"] = request_id
+    if version_key is not None:
+        sent["weir-version-key"] = version_key
     if explain:
         sent["weir-explain"] = "1"
     return sent

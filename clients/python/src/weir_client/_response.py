@@ -19,6 +19,8 @@ class CallInfo:
 
     request_id: str | None
     """Id of the call, as in the logs."""
+    version: int | None
+    """Version of the function that the call used."""
     device: str | None
     """Device that ran a direct inference, such as `cuda:0`."""
     cache: str | None
@@ -34,6 +36,7 @@ def call_info(headers: Mapping[str, str]) -> CallInfo:
     placement = headers.get("weir-placement")
     return CallInfo(
         request_id=headers.get("weir-request-id"),
+        version=int(headers["weir-version"]) if "weir-version" in headers else None,
         device=headers.get("weir-device"),
         cache=headers.get("weir-cache"),
         fallback=headers.get("weir-fallback"),

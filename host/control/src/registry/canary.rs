@@ -18,6 +18,11 @@ pub struct CanaryShare {
 }
 
 impl CanaryShare {
+    /// Whether `canary` has this share already.
+    pub fn is_of(self, canary: Canary) -> bool {
+        self.percent == canary.percent && self.promote_after_ms == canary.promote_after_ms
+    }
+
     fn start(self, version: Version, now_ms: u64) -> Canary {
         let Self { percent, promote_after_ms } = self;
         Canary { version, percent, started_at_ms: now_ms, promote_after_ms }
@@ -125,6 +130,8 @@ impl<K: DeploymentKind> Change<K> {
         let entry = self.require()?;
         let canary = entry.head.canary.filter(|canary| expected.is_none_or(|expected| expected == *canary));
         let canary = canary.ok_or_else(|| self.no_canary())?;
+        // An unreadable record has no version in memory.
+        entry.require(canary.version)?;
         let head = ActiveVersion {
             active: canary.version,
             previous: Some(entry.head.active),

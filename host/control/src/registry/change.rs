@@ -233,12 +233,14 @@ impl<K: DeploymentKind> Change<K> {
                 return Ok(());
             }
             let mut records = records_of(Some(&entry));
-            let mut writes = Transaction::new().put(self.head_key()?, entry.head.encode());
+            // A crash before the last transaction must not leave a head whose canary is gone.
+            let head = ActiveVersion { canary: None, ..entry.head };
+            let mut writes = Transaction::new().put(self.head_key()?, head.encode());
             for version in old {
                 records.remove(&version);
                 writes = writes.delete(self.version_key(version)?);
             }
-            self.commit(Some(&entry), writes, Some((entry.head, records))).await?;
+            self.commit(Some(&entry), writes, Some((head, records))).await?;
         }
     }
 

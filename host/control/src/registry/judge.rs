@@ -1,8 +1,8 @@
 //! Decides about a canary: goes on, becomes the active version, or gets no more calls. Pure.
 //!
 //! A share of calls is worse than another if it exceeds it by a margin and by more than chance
-//! explains: by [`DEVIATIONS`] standard deviations of the difference of two proportions. The node
-//! looks every second, so the bar is high.
+//! explains: by some standard deviations of the difference of two proportions. The node looks every
+//! second, so the [bar](Bar) is high.
 
 use super::trial::Observed;
 use std::fmt;
@@ -10,11 +10,21 @@ use std::time::Duration;
 use weir_types::Version;
 use weir_types::api::Canary;
 
-/// Standard deviations that chance does not explain. With 5, one of a thousand canaries like their
-/// active version is rolled back in 5,000 calls.
-const DEVIATIONS: f64 = 5.0;
-/// Failed or slow calls of a canary that say nothing, whatever its share.
-const BAD_CALLS_MIN: u64 = 3;
+/// What chance does not explain.
+#[derive(Debug, Clone, Copy)]
+struct Bar {
+    /// Standard deviations between the two versions.
+    deviations: f64,
+    /// Failed or slow calls of a canary, below which they say nothing.
+    bad_calls_min: u64,
+}
+
+/// The bar for all calls of a trial. One of a thousand canaries like their active version is rolled
+/// back in 5,000 calls.
+const ALL: Bar = Bar { deviations: 5.0, bad_calls_min: 3 };
+/// The bar for the latest calls. A canary may last for weeks, and so may pass a hundred thousand
+/// times through this one.
+const RECENT: Bar = Bar { deviations: 8.0, bad_calls_min: 10 };
 /// Calls with which an active version counts at least: missing calls count as good.
 const ACTIVE_CALLS_MIN: u64 = 20;
 /// Difference of the shares of failed calls that is tolerated.
@@ -61,18 +71,19 @@ impl fmt::Display for Reason {
 
 /// Judges a canary by its calls and those of the active version, `age` after its start.
 pub fn judge(canary: Canary, age: Duration, new: &Observed, active: &Observed) -> Verdict {
-    if is_worse((new.failed, new.calls), (active.failed, active.calls), FAILED_MARGIN) {
-        return Verdict::RollBack(Reason::Failures);
-    }
-    if let Some(slow) = slow_from(active)
-        && is_worse(new.slower_than(slow), active.slower_than(slow), SLOW_MARGIN)
-    {
-        return Verdict::RollBack(Reason::Latency);
+    if let Some(reason) = ALL.find_worse(new, active) {
+        return Verdict::RollBack(reason);
     }
     match canary.promote_after_ms.map(Duration::from_millis) {
         Some(after) if age >= after && new.calls >= PROMOTE_CALLS_MIN => Verdict::Promote,
         _ => Verdict::Continue,
     }
+}
+
+/// Judges a canary by the latest calls alone: a fault that begins late is small among all calls.
+/// Returns the reason for a rollback.
+pub fn judge_recent(new: &Observed, active: &Observed) -> Option<Reason> {
+    RECENT.find_worse(new, active)
 }
 
 /// What a canary waits for before it is promoted, if the node promotes it.
@@ -107,16 +118,28 @@ fn slow_from(active: &Observed) -> Option<Duration> {
     Some(p95.mul_f64(SLOW_FACTOR).max(p95 + SLOW_EXTRA))
 }
 
-/// Whether the share of bad calls of a canary is higher than the active version's.
-fn is_worse((bad, calls): (u64, u64), (active_bad, active_calls): (u64, u64), margin: f64) -> bool {
-    if bad < BAD_CALLS_MIN {
-        return false;
+impl Bar {
+    /// Returns the way in which a canary is worse than the active version.
+    fn find_worse(self, new: &Observed, active: &Observed) -> Option<Reason> {
+        if self.is_worse((new.failed, new.calls), (active.failed, active.calls), FAILED_MARGIN) {
+            return Some(Reason::Failures);
+        }
+        let slow = slow_from(active)?;
+        let is_slower = self.is_worse(new.slower_than(slow), active.slower_than(slow), SLOW_MARGIN);
+        is_slower.then_some(Reason::Latency)
     }
-    let active_calls = active_calls.max(ACTIVE_CALLS_MIN);
-    let difference = share((bad, calls)) - share((active_bad, active_calls));
-    let all = share((bad + active_bad, calls + active_calls));
-    let variance = all * (1.0 - all) * (1.0 / float(calls) + 1.0 / float(active_calls));
-    difference > margin && difference > DEVIATIONS * variance.sqrt()
+
+    /// Whether the share of bad calls of a canary is higher than the active version's.
+    fn is_worse(self, (bad, calls): (u64, u64), (active_bad, active_calls): (u64, u64), margin: f64) -> bool {
+        if bad < self.bad_calls_min {
+            return false;
+        }
+        let active_calls = active_calls.max(ACTIVE_CALLS_MIN);
+        let difference = share((bad, calls)) - share((active_bad, active_calls));
+        let all = share((bad + active_bad, calls + active_calls));
+        let variance = all * (1.0 - all) * (1.0 / float(calls) + 1.0 / float(active_calls));
+        difference > margin && difference > self.deviations * variance.sqrt()
+    }
 }
 
 /// The share of bad calls.
@@ -131,10 +154,12 @@ fn float(count: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::recent::RecentCalls;
     use super::super::trial::{CallOutcome, TrialSlot};
     use super::*;
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
+    use std::time::Instant;
 
     const CANARY: Canary =
         Canary { version: Version(2), percent: 10, started_at_ms: 0, promote_after_ms: Some(60_000) };
@@ -197,12 +222,52 @@ mod tests {
         for failing in [0.0, 0.01, 0.05, 0.2, 0.5] {
             let version = Behaviour { failing, ..GOOD };
             let rolled_back =
-                (0..100).filter(|seed| run(*seed, 4_000, version, version).0 != Verdict::Continue);
+                (0..60).filter(|seed| run(*seed, 2_000, version, version).0 != Verdict::Continue);
             let rolled_back = rolled_back.count();
             assert!(
                 rolled_back <= 1,
-                "{rolled_back} of 100 canaries like their active version, of which {failing} fail"
+                "{rolled_back} of 60 canaries like their active version, of which {failing} fail"
             );
+        }
+    }
+
+    /// Runs 300 calls a second, of which the canary's fail at the rate that `failing` gives for each
+    /// second, and judges every second. Returns the second of the rollback.
+    fn run_seconds(seed: u64, seconds: u64, active: f64, failing: impl Fn(u64) -> f64) -> Option<u64> {
+        let mut random = StdRng::seed_from_u64(seed);
+        let slot = TrialSlot::default();
+        slot.set(Some(CANARY), Version(1));
+        let start = Instant::now();
+        let mut recent = RecentCalls::new(start);
+        (0..seconds).find(|second| {
+            for call in 0..300 {
+                let (version, failing) = if call % 10 == 0 { (2, failing(*second)) } else { (1, active) };
+                let outcome = match random.random_bool(failing) {
+                    true => CallOutcome::Failed,
+                    false => CallOutcome::Ran(Duration::from_millis(10)),
+                };
+                slot.count(Version(version), outcome);
+            }
+            let (new, active) = slot.observed(CANARY).unwrap();
+            let latest = recent.advance(start + Duration::from_secs(*second), &new, &active);
+            judge_recent(&latest.0, &latest.1).is_some()
+        })
+    }
+
+    /// After a good hour, 20 % are too few of all calls for more than a minute.
+    #[test]
+    fn canary_that_begins_to_fail_after_an_hour_is_rolled_back_within_ten_seconds() {
+        for seed in 0..2 {
+            let failing = |second| if second < 3_600 { 0.0 } else { 0.2 };
+            let second = run_seconds(seed, 3_700, 0.0, failing).expect("a rollback");
+            assert!((3_600..3_610).contains(&second), "after {second} s, seed {seed}");
+        }
+    }
+
+    #[test]
+    fn latest_calls_of_equal_versions_are_no_reason() {
+        for (seed, failing) in [(1, 0.0005), (2, 0.01), (3, 0.2)] {
+            assert_eq!(run_seconds(seed, 3_600, failing, |_| failing), None, "{failing} fail");
         }
     }
 
@@ -213,11 +278,15 @@ mod tests {
         assert_eq!(judge(CANARY, Duration::ZERO, &failing, &same), Verdict::Continue);
     }
 
+    /// Half of the calls may fail for a reason that the active version has too.
     #[test]
-    fn canary_without_an_active_call_beside_it_is_judged_too() {
-        let failing = Observed { calls: 40, failed: 20, ..Observed::default() };
-        let verdict = judge(CANARY, Duration::ZERO, &failing, &Observed::default());
-        assert_eq!(verdict, Verdict::RollBack(Reason::Failures));
+    fn canary_without_an_active_call_beside_it_is_rolled_back_if_most_calls_fail() {
+        let judge_alone = |failed| {
+            let new = Observed { calls: 40, failed, ..Observed::default() };
+            judge(CANARY, Duration::ZERO, &new, &Observed::default())
+        };
+        assert_eq!(judge_alone(30), Verdict::RollBack(Reason::Failures));
+        assert_eq!(judge_alone(20), Verdict::Continue);
     }
 
     #[test]

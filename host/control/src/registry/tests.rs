@@ -243,3 +243,25 @@ async fn head_of_an_earlier_version_of_weir_is_read() {
     let back = registry.roll_back(&tenant, &name, None).await.unwrap();
     assert_eq!((back.head.active, back.head.canary), (Version(1), None));
 }
+
+/// The record of a canary may become unreadable, as any file may.
+#[tokio::test]
+async fn canary_without_a_readable_version_is_not_promoted() {
+    let (tenant, name) = names();
+    let store = Arc::new(MemoryStore::new());
+    let changes = Changes::default();
+    let registry = open(store.clone(), &changes).await;
+    registry.deploy(&tenant, &name, InUse::default().hold([]), record).await.unwrap();
+    let share = (CanaryShare { percent: 99, promote_after_ms: None }, 7);
+    registry.deploy_canary(&tenant, &name, InUse::default().hold([]), record, share).await.unwrap();
+    let damage = Transaction::new().put(Key::new("functions/default/f/versions/2").unwrap(), "{");
+    store.commit(damage).await.unwrap();
+    let registry = open(store, &changes).await;
+    let promoted = registry.promote(&tenant, &name, None).await;
+    assert!(matches!(promoted, Err(RegistryError::NoVersion { version: Version(2), .. })));
+    let entry = registry.get(&tenant, "f").unwrap();
+    for _ in 0..100 {
+        assert_eq!(entry.choose(None).unwrap().id.version, Version(1));
+    }
+    assert_eq!(registry.roll_back(&tenant, &name, None).await.unwrap().head.canary, None);
+}

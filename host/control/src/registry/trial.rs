@@ -154,6 +154,15 @@ impl Observed {
         }
     }
 
+    /// The calls since `earlier` counts.
+    pub(super) fn since(&self, earlier: &Self) -> Self {
+        let failed = self.failed.saturating_sub(earlier.failed);
+        let before = |bucket| earlier.times.get(bucket).copied().unwrap_or_default();
+        let times = self.times.iter().map(|(bucket, count)| (*bucket, count.saturating_sub(before(bucket))));
+        let times: BTreeMap<u16, u64> = times.filter(|(_, count)| *count > 0).collect();
+        Self { calls: failed + times.values().sum::<u64>(), failed, times }
+    }
+
     /// The run time that 95 % of the successful calls kept to.
     pub fn p95(&self) -> Option<Duration> {
         let ran: u64 = self.times.values().sum();

@@ -1,17 +1,22 @@
 //! The watch over canaries: the dispatcher of a cluster, or a node without one, judges each canary
 //! every second by its calls on all nodes, and promotes it or rolls it back.
+//!
+//! A new dispatcher begins with the counts that the nodes have, so a change of the dispatcher loses
+//! only the division into latest and earlier calls.
 
 use super::age;
 use crate::NodeState;
 use crate::versions::VersionedResource;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::time::MissedTickBehavior;
 use weir_control::registry::{
-    FunctionEntry, FunctionParts, Observed, RegistryError, TrialCounts, Verdict, compare, judge,
+    FunctionEntry, FunctionParts, Observed, RecentCalls, RegistryError, TrialCounts, Verdict, compare, judge,
+    judge_recent,
 };
 use weir_types::api::{Canary, EventKind};
-use weir_types::{NodeId, TenantId};
+use weir_types::{Name, NodeId, TenantId};
 
 /// The path of the counts for other nodes of the cluster.
 pub(crate) const CANARIES_PATH: &str = "/cluster/v1/canaries";
@@ -23,31 +28,57 @@ const JUDGE_EVERY: Duration = Duration::from_secs(1);
 pub async fn watch_canaries(node: Weak<NodeState>, leads: impl Fn() -> bool) {
     let mut ticks = tokio::time::interval(JUDGE_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut recent = Recent::default();
     loop {
         ticks.tick().await;
         let Some(node) = node.upgrade() else { return };
-        if !leads() {
-            continue;
-        }
-        let canaries = node.registry.canaries();
+        let canaries = if leads() { node.registry.canaries() } else { Vec::new() };
+        let current: HashSet<_> = canaries.iter().filter_map(|(tenant, entry)| key(tenant, entry)).collect();
+        recent.retain(|canary, _| current.contains(canary));
         if canaries.is_empty() {
             continue;
         }
         let (elsewhere, _) = counts_elsewhere(&node).await;
         for (tenant, entry) in canaries {
-            decide(&node, &tenant, &entry, &elsewhere).await;
+            decide(&node, &tenant, &entry, &elsewhere, &mut recent).await;
         }
     }
 }
 
+/// A canary of a function.
+type CanaryKey = (TenantId, Name, Canary);
+
+/// The latest calls of each canary. Has no more entries than there are canaries.
+type Recent = HashMap<CanaryKey, RecentCalls>;
+
+fn key(tenant: &TenantId, entry: &FunctionEntry) -> Option<CanaryKey> {
+    Some((tenant.clone(), entry.name.clone(), entry.head.canary?))
+}
+
 /// Decides about the canary of one function.
-async fn decide(node: &NodeState, tenant: &TenantId, entry: &FunctionEntry, elsewhere: &[TrialCounts]) {
-    let Some(canary) = entry.head.canary else { return };
-    let (new, active) = observed(tenant, entry, canary, elsewhere);
-    let verdict = judge(canary, age(canary), &new, &active);
+async fn decide(
+    node: &NodeState,
+    tenant: &TenantId,
+    entry: &FunctionEntry,
+    elsewhere: &[TrialCounts],
+    recent: &mut Recent,
+) {
+    let Some(key) = key(tenant, entry) else { return };
+    let canary = key.2;
     let name = &entry.name;
     let version = canary.version;
-    let numbers = compare(&new, (entry.head.active, &active));
+    let (new, active) = observed(tenant, entry, canary, elsewhere);
+    let now = Instant::now();
+    let recent = recent.entry(key).or_insert_with(|| RecentCalls::new(now));
+    let (recent_new, recent_active) = recent.advance(now, &new, &active);
+    let mut verdict = judge(canary, age(canary), &new, &active);
+    let mut numbers = compare(&new, (entry.head.active, &active));
+    if !matches!(verdict, Verdict::RollBack(_))
+        && let Some(reason) = judge_recent(&recent_new, &recent_active)
+    {
+        verdict = Verdict::RollBack(reason);
+        numbers = format!("lately, {}", compare(&recent_new, (entry.head.active, &recent_active)));
+    }
     let (changed, kind, text) = match verdict {
         Verdict::Continue => return,
         Verdict::Promote => (

@@ -53,10 +53,7 @@ pub(crate) async fn deploy(
     if options.strict {
         check_imports(&ready.imports, &manifest)?;
     }
-    if manifest.public && ready.kind == FunctionKind::Tensor {
-        let text = "a tensor function cannot be public: its callers may name objects of the tenant; put an HTTP function in front of it";
-        return Err(ApiError::new(ErrorCode::InvalidManifest, text));
-    }
+    check_public(ready.kind, &manifest)?;
     let component_bytes = staged.bytes;
     let kept = node.blobs.keep(staged).await?;
 
@@ -84,6 +81,9 @@ pub(crate) async fn deploy(
         && let Some(canary) = entry.canary().filter(|canary| is_same(canary))
     {
         let version = canary.record.version;
+        if entry.head.canary.is_some_and(|canary| share.0.is_of(canary)) {
+            return Ok(Json(answer(entry.describe(canary), false, entry)));
+        }
         let entry = node.registry.set_share(&caller.tenant, &name, version, share).await?;
         note_deployment(&node, &caller.tenant, before.as_deref(), &entry, version);
         return Ok(Json(answer(entry.describe(canary), false, &entry)));
@@ -201,6 +201,15 @@ fn check_imports(imports: &[String], manifest: &FunctionManifest) -> Result<(), 
     let text =
         format!("--strict: the component imports what its manifest does not grant: {}", ungranted.join(", "));
     Err(ApiError::new(ErrorCode::NotGranted, text))
+}
+
+/// Rejects a public tensor function.
+fn check_public(kind: FunctionKind, manifest: &FunctionManifest) -> Result<(), ApiError> {
+    if !manifest.public || kind != FunctionKind::Tensor {
+        return Ok(());
+    }
+    let text = "a tensor function cannot be public: its callers may name objects of the tenant; put an HTTP function in front of it";
+    Err(ApiError::new(ErrorCode::InvalidManifest, text))
 }
 
 /// Rejects a manifest that asks for more than the node allows.

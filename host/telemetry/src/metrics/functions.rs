@@ -285,8 +285,8 @@ struct FunctionSeries {
     ok: Counter,
     /// The other outcomes so far.
     outcomes: Mutex<HashSet<(&'static str, StatusLabel)>>,
-    /// The versions that took part in the trial of a canary.
-    versions: Mutex<HashSet<u32>>,
+    /// The versions that took part in trials of canaries, the one called last at the end.
+    versions: Mutex<Vec<u32>>,
     seconds: Histogram,
     cpu_seconds: Seconds,
     log_dropped_bytes: Counter,
@@ -329,19 +329,18 @@ impl FunctionMetrics {
         functions.retired.get_or_create(&owner.end(cause)).inc();
     }
 
-    /// Counts an invocation of a function with a canary. Only the latest versions keep their series.
+    /// Counts an invocation of a function with a canary. Only the versions called last keep their
+    /// series.
     pub fn canary_call(&self, version: Version, is_failed: bool) {
         let FunctionSeries { owner, versions, functions, .. } = &*self.0;
         let [ok, failed] = VERSION_OUTCOMES;
         let outcome = if is_failed { failed } else { ok };
         let mut versions = versions.lock();
-        if versions.insert(version.0)
-            && versions.len() > CANARY_VERSIONS_MAX
-            && let Some(oldest) = versions.iter().min().copied()
-        {
-            versions.remove(&oldest);
-            functions.remove_version(owner, oldest);
+        versions.retain(|known| *known != version.0);
+        if versions.len() == CANARY_VERSIONS_MAX {
+            functions.remove_version(owner, versions.remove(0));
         }
+        versions.push(version.0);
         functions.canary_calls.get_or_create(&owner.version(version.0, outcome)).inc();
     }
 
@@ -407,5 +406,33 @@ impl Drop for FunctionSeries {
         for cause in Retired::ALL {
             retired.remove(&owner.end(cause));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Metrics, TextFormat};
+
+    /// One canary after another beside an active version that stays.
+    #[test]
+    fn latest_versions_keep_their_counts_of_canary_calls() {
+        let metrics = Metrics::new();
+        let function = metrics.function(&TenantId::default(), &Name::new("f").unwrap());
+        for canary in 2..=7 {
+            for version in [1, canary, 1] {
+                function.canary_call(Version(version), version == canary);
+            }
+        }
+        let text = metrics.encode(None, TextFormat::OpenMetrics).unwrap();
+        let counts: Vec<&str> =
+            text.lines().filter(|line| line.starts_with("weir_canary_invocations_total")).collect();
+        let count = |labels: &str| {
+            let line = counts.iter().find(|line| line.contains(labels))?;
+            line.split(' ').next_back()?.parse::<u32>().ok()
+        };
+        assert_eq!(count("version=\"1\",outcome=\"ok\""), Some(12), "{counts:?}");
+        assert_eq!(count("version=\"7\",outcome=\"failed\""), Some(1), "{counts:?}");
+        assert_eq!(counts.len(), CANARY_VERSIONS_MAX, "{counts:?}");
     }
 }

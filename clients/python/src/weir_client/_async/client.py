@@ -143,6 +143,7 @@ class AsyncClient:
         json: Any = None,
         priority: int | None = None,
         request_id: str | None = None,
+        version_key: str | None = None,
         explain: bool = False,
         idempotent: bool | None = None,
     ) -> Response:
@@ -150,14 +151,14 @@ class AsyncClient:
 
         The method is GET without a body and POST with a body, unless `method` names it. A lost call
         is repeated only if it is `idempotent`; by default, if its method is. An error of the node is
-        raised.
+        raised. While the function has a canary, calls with the same `version_key` use the same version.
         """
         sent = call_request(
             function,
             path,
             method=method,
             query=query,
-            headers=call_headers(priority, request_id, explain, headers),
+            headers=call_headers(priority, request_id, version_key, explain, headers),
             content=content,
             json=json,
             idempotent=idempotent,
@@ -178,6 +179,7 @@ class AsyncClient:
         json: Any = None,
         priority: int | None = None,
         request_id: str | None = None,
+        version_key: str | None = None,
     ) -> AsyncIterator[AsyncResponseStream]:
         """Calls a function, whose response is read while it arrives.
 
@@ -188,7 +190,7 @@ class AsyncClient:
             path,
             method=method,
             query=query,
-            headers=call_headers(priority, request_id, False, headers),
+            headers=call_headers(priority, request_id, version_key, False, headers),
             content=content,
             json=json,
             idempotent=False,
@@ -239,6 +241,7 @@ class AsyncClient:
         deadline_ms: float | None = None,
         priority: int | None = None,
         request_id: str | None = None,
+        version_key: str | None = None,
         explain: bool = False,
         idempotent: bool = False,
     ) -> InferResult:
@@ -249,7 +252,7 @@ class AsyncClient:
         - `idempotent`: repeats an inference whose connection or node was lost.
         """
         content, headers = infer_body(inputs, outputs, id, deadline_ms)
-        headers |= call_headers(priority, request_id, explain)
+        headers |= call_headers(priority, request_id, version_key, explain)
         response = await self._http.send(infer_request(model, version, content, headers, idempotent))
         return infer_result(response.headers, response.content)
 
