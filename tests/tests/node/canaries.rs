@@ -14,6 +14,9 @@ use weir_types::api::Function;
 /// Answers of the two versions of [`start`] to `/fn/f/behave`.
 const ANSWERS: [&str; 2] = ["hello, behave\n", "ok\n"];
 
+/// Calls at once, so that no queue is full on a slow machine.
+const IN_FLIGHT_MAX: usize = 32;
+
 /// Starts a node with the function `f`, whose version 2 is a canary with these options.
 async fn start(options: &str) -> TestNode {
     let node = TestNode::start().await;

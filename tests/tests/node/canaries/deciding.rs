@@ -1,8 +1,9 @@
 //! The node's decisions about canaries.
 
-use super::{active, start, version_of};
+use super::{IN_FLIGHT_MAX, active, start, version_of};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
 use tokio::time::MissedTickBehavior;
 use weir_tests::{TestNode, eventually, function, with_custom_section};
 use weir_types::api::{Event, EventKind, EventPage};
@@ -20,17 +21,21 @@ async fn decision(node: &TestNode, kind: EventKind) -> Event {
     .await
 }
 
-/// Sends `calls` calls at 300 a second, of which every fifth fails on version 2. Returns the number
-/// of answers of version 2, and the time from the start to the last of them.
+/// Sends `calls` calls at 300 a second, or fewer if the node cannot serve as many. Every fifth fails
+/// on version 2. Returns the number of answers of version 2, and the time from the start to the last
+/// of them.
 async fn load(node: &Arc<TestNode>, calls: u32) -> (u32, Duration) {
     let began = Instant::now();
     let mut pace = tokio::time::interval(PACE);
     pace.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let mut tasks = tokio::task::JoinSet::new();
+    let permits = Arc::new(Semaphore::new(IN_FLIGHT_MAX));
     for call in 0..calls {
         pace.tick().await;
+        let permit = permits.clone().acquire_owned().await.unwrap();
         let node = node.clone();
         tasks.spawn(async move {
+            let _permit = permit;
             let path = if call % 5 == 0 { "/fn/f/trap" } else { "/fn/f/behave" };
             let answer = node.get(path).await;
             let version = version_of(&answer);
