@@ -259,6 +259,10 @@ impl Scheduler {
         while let Some(placement) = self.admission.next(self.now_ns, &self.view) {
             self.start(placement, actions);
         }
+        for request in self.admission.take_late() {
+            self.admission.watch(request.invocation, self.now_ns);
+            self.queue(request);
+        }
         self.admission.settle(self.now_ns, &mut self.view);
     }
 

@@ -26,6 +26,10 @@
 //!    nowhere or runs are expected to take longer. Such an invocation is admitted now and then
 //!    where it delays no other invocation. Otherwise the model would never be loaded, or its run
 //!    time never measured again.
+//! 6. *Moves.* An arrival that would need a load, or finds no place, may take the place of an
+//!    admitted invocation that also ends in time on another device.
+//! 7. *Late invocations.* An admitted invocation that would end late when its turn comes continues
+//!    as one without an SLO, if others wait after it.
 //!
 //! Slots take invocations in a fixed order, so an invocation that ends early, is cancelled or
 //! leaves never delays later invocations. An admitted invocation misses its SLO only if a run or

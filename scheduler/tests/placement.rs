@@ -4,10 +4,10 @@
 
 use weir_scheduler::{
     Action, Arrival, Corrections, DeviceRule, DeviceSpec, Event, ModelDemand, Part, PartId, Rejection,
-    Scheduler, Settings,
+    Scheduler, Settings, Slo, SloSettings,
 };
 use weir_types::{
-    DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version,
+    Cost, DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version,
 };
 
 const NODE: NodeId = NodeId(0);
@@ -412,4 +412,31 @@ fn device_with_a_shared_backbone_is_preferred() {
     assert_eq!((*device, why.estimate.missing_bytes), (Some(GPU), 1));
     assert_eq!((why.alternatives[0].device, why.alternatives[0].estimate.missing_bytes), (CPU, 10));
     assert!(why.estimate.load_time_ns < why.alternatives[0].estimate.load_time_ns);
+}
+
+/// A model on two devices, and one on the first of them, which admits the first invocation of each
+/// kind. The second one would be late there, and moves the waiting one to the other device.
+#[test]
+fn waiting_invocation_moves_where_an_arrival_needs_its_place() {
+    const RUN_NS: u64 = 100;
+    let slo = SloSettings { margin: 0.0, ..SloSettings::default() };
+    let mut cluster =
+        Fixture { scheduler: Scheduler::new(&Settings { slo, ..Settings::default() }), now_ns: 0 };
+    assert_eq!(cluster.tell(up(&[20, 20])), []);
+    cluster.load(CPU, "both", 10);
+    cluster.load(CPU, "one", 10);
+    cluster.load(GPU, "both", 10);
+    let mut arrive = |id, name, due_at_ns| {
+        let Event::Arrived(arrival) = arrival(id, &[(name, 10)], FAR_NS) else { unreachable!() };
+        let slo = Some(Slo { due_at_ns, cost_max: Cost::MAX });
+        short(&cluster.tell(Event::Arrived(Arrival { slo, run_time_ns: Some(RUN_NS), ..arrival })))
+    };
+    assert_eq!(arrive(0, "both", RUN_NS), ["0@0"]);
+    assert_eq!(arrive(1, "both", RUN_NS), ["1@1"]);
+    assert_eq!(arrive(2, "both", 2 * RUN_NS), [""; 0]);
+    assert_eq!(arrive(3, "one", 2 * RUN_NS), [""; 0]);
+    assert_eq!(arrive(4, "both", 2 * RUN_NS), ["4!Slo"], "both devices are promised");
+    cluster.now_ns = RUN_NS;
+    assert_eq!(short(&cluster.finish(0)), ["3@0"]);
+    assert_eq!(short(&cluster.finish(1)), ["2@1"]);
 }

@@ -220,9 +220,26 @@ fn admission_allows_loads_that_are_worth_it() {
     for per_minute in [600, 1_100] {
         let (on_arrival, served) = kept(per_minute, PolicyKind::FinishFirst, true);
         let (in_the_end, _) = kept(per_minute, PolicyKind::Clockwork, false);
-        assert!(on_arrival >= 0.95 * in_the_end, "{on_arrival} of {in_the_end} at {per_minute} a minute");
+        assert!(on_arrival >= 0.98 * in_the_end, "{on_arrival} of {in_the_end} at {per_minute} a minute");
         assert!(served.values().all(|count| *count > 0), "{served:?}");
     }
+}
+
+/// Runs that take up to 30 % longer or shorter than expected make some admitted invocations late.
+/// Late ones let the others pass, so that at twice the capacity few are late, and as many are on
+/// time as when the device time were not spent on late ones.
+#[test]
+fn late_invocations_do_not_make_others_late() {
+    let slo = SloRule { latency: SloLatency::Times(20.0), cost_max: Cost::MAX, part: 1.0 };
+    let settings = SloSettings { margin: 0.0, ..SloSettings::default() };
+    let settings = Settings { slo: settings, ..Settings::default() };
+    let cluster = SimulatedCluster { slo: Some(slo), jitter: 0.3, settings, ..SimulatedCluster::default() };
+    let workload = Recipe { per_minute: 1_100, minutes: 3, ..Preset::Overload.recipe(35) }.make(1).unwrap();
+    let policy = PolicyKind::FinishFirst.build(&PolicyOptions::default());
+    let slos = run(&workload, &cluster, policy).unwrap().slos;
+    let part = |count: u32| f64::from(count) / workload.requests().len() as f64;
+    assert!(part(slos.missed) < 0.05, "{:.3} were late", part(slos.missed));
+    assert!(part(slos.met) > 0.45, "{:.3} were on time", part(slos.met));
 }
 
 /// Nodes go down and come back: the requests that ran there are rejected, and all others are

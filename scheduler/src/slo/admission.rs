@@ -2,6 +2,8 @@
 //! [`slo`](super) states the rules.
 
 mod crowding;
+mod late;
+mod moving;
 mod offers;
 mod others;
 
@@ -41,6 +43,8 @@ pub(crate) struct AdmissionQueue {
     /// invocation may change that.
     is_blocked: bool,
     others: Others,
+    /// Invocations that have lost their places since the last [`take_late`](Self::take_late).
+    late: Vec<PlacementRequest>,
     /// When a function was last admitted whose runs are expected to take too long.
     tried: HashMap<FunctionKey, u64>,
     /// Rejected work by model.
@@ -80,6 +84,7 @@ impl AdmissionQueue {
             fresh: SmallVec::new(),
             is_blocked: false,
             others,
+            late: Vec::new(),
             tried,
             turned_away,
             is_used: false,
@@ -157,6 +162,7 @@ impl AdmissionQueue {
         is_blocked: &mut bool,
     ) -> Option<PlacementDecision> {
         let device = view.device(key).filter(|device| !device.is_full())?;
+        self.pass_late(now_ns, view, key);
         let table = self.tables.get(&key)?;
         let may_start =
             |(_, entry): &(usize, &TimetableEntry)| !view.tenants().is_capped(entry.request.tenant);
@@ -188,13 +194,18 @@ impl AdmissionQueue {
     pub(crate) fn remove(&mut self, invocation: InvocationId, view: &View) -> Option<PlacementRequest> {
         let key = *self.places.get(&invocation)?;
         let at = self.tables.get(&key)?.position(invocation)?;
+        Some(self.unseat_before_start(view, key, at)?.request)
+    }
+
+    /// Removes an entry that does not start. Another entry takes over its loads.
+    fn unseat_before_start(&mut self, view: &View, key: DeviceKey, at: usize) -> Option<TimetableEntry> {
         let device = view.device(key);
         let holds = |model| device.is_some_and(|device| device.holds(model));
         let load_ns = |request: &PlacementRequest, model| {
             let demand = request.models.iter().find(|demand| demand.model == model);
             device.zip(demand).map_or(0, |(device, demand)| view.load_time_ns(device, demand))
         };
-        Some(self.unseat(key, at, holds, load_ns)?.request)
+        self.unseat(key, at, holds, load_ns)
     }
 
     /// Removes lost devices. Returns the requests that waited for them.

@@ -154,9 +154,23 @@ impl Timetable {
         entry: &TimetableEntry,
         held: impl Fn(ModelKey) -> Option<(ModelSize, u64)>,
     ) -> Insertion {
-        let at = self.place(entry.due_at_ns);
-        let (ahead, behind) = self.entries.split_at(at);
-        let in_order = || ahead.iter().chain([entry]).chain(behind);
+        self.try_insert_without(now, None, entry, held)
+    }
+
+    /// Computes the effect of inserting an entry after the removal of another one, which must load
+    /// no model. The returned place counts the remaining entries.
+    pub(super) fn try_insert_without(
+        &self,
+        now: &Now,
+        without: Option<usize>,
+        entry: &TimetableEntry,
+        held: impl Fn(ModelKey) -> Option<(ModelSize, u64)>,
+    ) -> Insertion {
+        let place = self.place(entry.due_at_ns);
+        let at = place - usize::from(without.is_some_and(|without| without < place));
+        let stays = move |(index, entry)| (Some(index) != without).then_some(entry);
+        let others = || self.entries.iter().enumerate().filter_map(stays);
+        let in_order = || others().take(at).chain([entry]).chain(others().skip(at));
         let mut models = TimetableModels::new(&self.models, entry, &held);
         let mut free = now.free_at_ns.clone();
         let mut times: SmallVec<[(u64, u64); 32]> = SmallVec::with_capacity(self.entries.len() + 1);

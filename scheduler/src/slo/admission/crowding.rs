@@ -19,7 +19,7 @@ const CROWDED_PART: u64 = 3;
 const CROWDED_PART_WHEN_SHORT: u64 = 8;
 
 /// Rejected work required for a load, in load times per device with the model and one more.
-const WORTH_LOADS: u64 = 8;
+const WORTH_LOADS: u64 = 32;
 
 /// Time without a further rejection after which rejected work is forgotten.
 const FORGOTTEN_NS: u64 = 60_000_000_000;

@@ -17,25 +17,25 @@ pub(super) struct Seat {
 }
 
 /// A request's objectives.
-struct Wish<'a> {
-    now_ns: u64,
-    view: &'a View,
-    request: &'a PlacementRequest,
+pub(super) struct Wish<'a> {
+    pub(super) now_ns: u64,
+    pub(super) view: &'a View,
+    pub(super) request: &'a PlacementRequest,
     /// The due time, less the margin.
-    due_at_ns: u64,
-    cost_max: Cost,
+    pub(super) due_at_ns: u64,
+    pub(super) cost_max: Cost,
 }
 
 /// A device with a rough estimate for the request.
-struct RoughEstimate<'a> {
-    key: DeviceKey,
-    device: &'a DeviceView,
+pub(super) struct RoughEstimate<'a> {
+    pub(super) key: DeviceKey,
+    pub(super) device: &'a DeviceView,
     /// Time from start to end, on and off the device: an invocation with an SLO has a slot for all
     /// of it.
-    run_ns: u64,
+    pub(super) run_ns: u64,
     load_ns: u64,
-    cost: Cost,
-    finish_after_ns: u64,
+    pub(super) cost: Cost,
+    pub(super) finish_after_ns: u64,
 }
 
 /// Number of measured runs after which a run time estimate is reliable enough to reject by.
@@ -68,7 +68,12 @@ impl AdmissionQueue {
             (0..quotes.len()).filter(|kind| quotes[*kind].is_some()).filter(is_beaten)
         };
         let chosen = chosen.or_else(|| beaten().find_map(|kind| self.on_kind(&wish, kind)));
-        chosen.map(|offer| offer.place).or_else(|| self.on_trial(&wish, &front))
+        let chosen = chosen.map(|offer| offer.place);
+        // A load takes device time that a move does not.
+        if chosen.as_ref().is_some_and(|seat| seat.entry.loads.is_empty()) {
+            return chosen;
+        }
+        self.by_move(&wish).or(chosen).or_else(|| self.on_trial(&wish, &front))
     }
 
     /// The devices reported with a rejection: those on which the request would end first if it
@@ -219,28 +224,29 @@ impl AdmissionQueue {
         kind: Option<usize>,
     ) -> impl Iterator<Item = RoughEstimate<'a>> + 'a {
         let is_of_kind = move |device: &DeviceView| kind.is_none_or(|kind| device.kind().index() == kind);
-        wish.devices().filter(move |(_, device)| is_of_kind(device)).map(|(key, device)| {
-            let table = self.tables.get(&key);
-            let missing = device.own(&wish.request.models).filter(|demand| {
-                !device.holds(demand.model)
-                    && !table.is_some_and(|table| table.brings(demand.model, wish.due_at_ns))
-            });
-            let load_ns =
-                missing.map(|demand| wish.view.load_time_ns(device, demand)).fold(0, u64::saturating_add);
-            let run_ns = wish.view.life_ns(device, wish.request);
-            let work_ns = load_ns.saturating_add(run_ns);
-            let ahead_ns = table.map_or(0, Timetable::work_ns) / u64::from(device.slots_for_slos());
-            let wait_ns = device.wait_ns(wish.now_ns).saturating_add(ahead_ns);
-            let cost = self.cost(wish.view, device, work_ns);
-            RoughEstimate {
-                key,
-                device,
-                run_ns,
-                load_ns,
-                cost,
-                finish_after_ns: wait_ns.saturating_add(work_ns),
-            }
-        })
+        let devices = wish.devices().filter(move |(_, device)| is_of_kind(device));
+        devices.map(|(key, device)| self.rough_estimate(wish, key, device))
+    }
+
+    pub(super) fn rough_estimate<'a>(
+        &self,
+        wish: &Wish<'_>,
+        key: DeviceKey,
+        device: &'a DeviceView,
+    ) -> RoughEstimate<'a> {
+        let table = self.tables.get(&key);
+        let missing = device.own(&wish.request.models).filter(|demand| {
+            !device.holds(demand.model)
+                && !table.is_some_and(|table| table.brings(demand.model, wish.due_at_ns))
+        });
+        let load_ns =
+            missing.map(|demand| wish.view.load_time_ns(device, demand)).fold(0, u64::saturating_add);
+        let run_ns = wish.view.life_ns(device, wish.request);
+        let work_ns = load_ns.saturating_add(run_ns);
+        let ahead_ns = table.map_or(0, Timetable::work_ns) / u64::from(device.slots_for_slos());
+        let wait_ns = device.wait_ns(wish.now_ns).saturating_add(ahead_ns);
+        let cost = self.cost(wish.view, device, work_ns);
+        RoughEstimate { key, device, run_ns, load_ns, cost, finish_after_ns: wait_ns.saturating_add(work_ns) }
     }
 
     pub(super) fn cost(&self, view: &View, device: &DeviceView, time_ns: u64) -> Cost {
