@@ -71,6 +71,8 @@ pub(crate) enum Command {
     Workflows(commands::workflows::WorkflowsArgs),
     Logs(commands::logs::LogsArgs),
     Events(commands::events::EventsArgs),
+    Backup(commands::backup::BackupArgs),
+    Restore(commands::restore::RestoreArgs),
     Status(commands::status::StatusArgs),
     Top(commands::top::TopArgs),
     Trace(commands::trace::TraceArgs),

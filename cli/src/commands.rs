@@ -1,5 +1,6 @@
 //! Subcommands: one module each, with its arguments and its implementation.
 
+pub(crate) mod backup;
 pub(crate) mod build;
 pub(crate) mod child;
 pub(crate) mod cluster;
@@ -23,6 +24,7 @@ pub(crate) mod objects;
 mod plot;
 pub(crate) mod promote;
 pub(crate) mod replay;
+pub(crate) mod restore;
 pub(crate) mod rollback;
 pub(crate) mod simulate;
 pub(crate) mod status;
@@ -101,6 +103,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Command::Workflows(args) => workflows::run(args, &context),
         Command::Logs(args) => logs::run(&args, &context),
         Command::Events(args) => events::run(&args, &context),
+        Command::Backup(args) => backup::run(&args, &context),
+        Command::Restore(args) => restore::run(&args, &context),
         Command::Status(args) => status::run(&args, &context),
         Command::Top(args) => top::run(&args, &context),
         Command::Trace(args) => trace::run(&args, &context),

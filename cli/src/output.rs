@@ -65,6 +65,15 @@ impl OutputSettings {
         bar
     }
 
+    /// Progress of a transfer of unknown length.
+    pub(crate) fn received_bytes(self, what: &str) -> ProgressBar {
+        let bar = ProgressBar::with_draw_target(None, self.target());
+        let style = ProgressStyle::with_template("{spinner} {msg} {bytes} {binary_bytes_per_sec}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+        bar.set_message(what.to_owned());
+        bar
+    }
+
     /// Progress bar for `steps` steps.
     pub(crate) fn count_bar(self, what: &str, steps: u64) -> ProgressBar {
         let bar = ProgressBar::with_draw_target(Some(steps), self.target());

@@ -97,7 +97,7 @@ pub(crate) fn first_token(path: &Path) -> Result<String> {
         (words.next(), words.next())
     });
     lines
-        .find_map(|(token, tenant)| token.filter(|_| tenant != Some("*")))
+        .find_map(|(token, tenant)| token.filter(|_| !tenant.is_some_and(|tenant| tenant.starts_with('*'))))
         .map(str::to_owned)
         .ok_or_else(|| Problem::usage(format!("{} holds no token", path.display())).into())
 }

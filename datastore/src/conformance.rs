@@ -48,7 +48,7 @@ macro_rules! conformance_tests {
             absent_key_has_no_entry, written_key_reads_back, transaction_applies_all_writes_or_none,
             every_compare_accepts_and_rejects, rewritten_key_gets_a_new_creation_revision, only_effective_writes_advance_the_revision,
             transaction_advances_the_revision_once, oversize_input_is_rejected, duplicate_writes_in_a_transaction_are_rejected,
-            listing_pages_are_in_key_order, listing_stays_below_its_prefix, listing_page_is_limited_by_bytes,
+            listing_pages_are_in_key_order, listing_stays_below_its_prefix, listing_page_is_limited_by_bytes, snapshot_has_all_pages_at_one_revision,
             watch_delivers_changes_in_order, watch_from_an_earlier_revision_misses_no_change, watch_before_the_history_reports_lag,
             watch_stays_below_its_prefix, stalled_watch_lags_without_delaying_writers, closed_store_rejects_calls,
             revoking_a_lease_deletes_its_keys, lease_without_keep_alive_expires, lease_with_keep_alive_does_not_expire,

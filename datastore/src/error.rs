@@ -1,7 +1,7 @@
 //! Errors of all backends.
 
 use crate::transaction::{TRANSACTION_BYTES_MAX, TRANSACTION_OPERATIONS_MAX, VALUE_BYTES_MAX};
-use crate::{Key, LeaseId, TIME_TO_LIVE_MAX};
+use crate::{Key, LeaseId, Revision, TIME_TO_LIVE_MAX};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -105,6 +105,9 @@ pub enum Error {
         /// The observation that shows it.
         why: String,
     },
+    /// The store no longer has the history that a snapshot needs.
+    #[error("the store has discarded revision {0}, which was being read")]
+    Discarded(Revision),
     /// The store was closed.
     #[error("the store is closed")]
     Closed,

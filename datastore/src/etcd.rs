@@ -17,8 +17,8 @@ pub use address::{EtcdAddress, EtcdAddressError};
 
 use crate::lease::check_time_to_live;
 use crate::{
-    Commit, Datastore, Entry, Error, Key, Lease, LeaseId, Listing, Prefix, Result, Revision, StoreHealth,
-    StoreUsage, Transaction, Watch,
+    Commit, Datastore, Entry, Error, Key, Lease, LeaseId, Listing, Prefix, Result, Revision, Snapshot,
+    StoreHealth, StoreUsage, Transaction, Watch,
 };
 use async_trait::async_trait;
 use client::protocol::{
@@ -153,7 +153,19 @@ impl Datastore for EtcdStore {
     }
 
     async fn list(&self, prefix: &Prefix, after: Option<&Key>, limit: usize) -> Result<Listing> {
-        listing::list(self, prefix, after, limit).await
+        listing::list(self, None, prefix, after, limit).await
+    }
+
+    async fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
+        let store = Self {
+            client: self.client.clone(),
+            root: self.root.clone(),
+            continuity: self.continuity.clone(),
+            // The end of the copy does not close this store.
+            closed: self.closed.child_token(),
+            tasks: self.tasks.clone(),
+        };
+        Ok(Arc::new(listing::EtcdSnapshot { revision: self.revision().await?, store }))
     }
 
     async fn commit(&self, transaction: Transaction) -> Result<Commit> {

@@ -27,7 +27,7 @@ mod watch;
 pub use watch::{Change, Watch, WatchEnd, WatchEvent};
 
 mod store;
-pub use store::{Datastore, LIST_LIMIT_MAX, StoreHealth, StoreUsage};
+pub use store::{Datastore, LIST_LIMIT_MAX, Snapshot, StoreHealth, StoreUsage};
 
 mod error;
 pub use error::{Error, Result};

@@ -5,7 +5,7 @@ use crate::lease::{Deadlines, check_time_to_live};
 use crate::watch::Hub;
 use crate::{
     Change, Commit, Datastore, Entry, Error, Key, Lease, LeaseId, Listing, Prefix, Result, Revision,
-    Transaction, Watch, WatchEvent, Write,
+    Snapshot, Transaction, Watch, WatchEvent, Write,
 };
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -76,14 +76,13 @@ impl Datastore for MemoryStore {
     }
 
     async fn list(&self, prefix: &Prefix, after: Option<&Key>, limit: usize) -> Result<Listing> {
+        self.shared.with(|state| Ok(page(state.revision, &state.entries, prefix, after, limit)))
+    }
+
+    async fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
         self.shared.with(|state| {
-            let listing = Listing::new(state.revision);
-            let Some((start, end)) = prefix.range(after) else { return Ok(listing) };
-            let end = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-            let entries = state.entries.range::<str, _>((Bound::Included(start.as_str()), end));
-            let Ok(listing) =
-                listing.fill(limit, entries.map(|(_, entry)| Ok::<_, Infallible>(entry.clone())));
-            Ok(listing)
+            let copy = MemorySnapshot { revision: state.revision, entries: state.entries.clone() };
+            Ok(Arc::new(copy) as Arc<dyn Snapshot>)
         })
     }
 
@@ -124,6 +123,40 @@ impl Datastore for MemoryStore {
         self.expiry.abort();
         drop(self.shared.state.lock().take());
     }
+}
+
+/// A copy of the entries.
+#[derive(Debug)]
+struct MemorySnapshot {
+    revision: Revision,
+    entries: BTreeMap<Key, Entry>,
+}
+
+#[async_trait]
+impl Snapshot for MemorySnapshot {
+    fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    async fn list(&self, prefix: &Prefix, after: Option<&Key>, limit: usize) -> Result<Listing> {
+        Ok(page(self.revision, &self.entries, prefix, after, limit))
+    }
+}
+
+/// One page of the entries below `prefix` after `after`.
+fn page(
+    revision: Revision,
+    entries: &BTreeMap<Key, Entry>,
+    prefix: &Prefix,
+    after: Option<&Key>,
+    limit: usize,
+) -> Listing {
+    let listing = Listing::new(revision);
+    let Some((start, end)) = prefix.range(after) else { return listing };
+    let end = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+    let entries = entries.range::<str, _>((Bound::Included(start.as_str()), end));
+    let Ok(listing) = listing.fill(limit, entries.map(|(_, entry)| Ok::<_, Infallible>(entry.clone())));
+    listing
 }
 
 /// Ends expired leases and deletes their entries. Runs until it is aborted or the store is closed.

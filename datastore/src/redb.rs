@@ -15,8 +15,8 @@ mod tables;
 use crate::lease::{Deadlines, check_time_to_live};
 use crate::watch::Hub;
 use crate::{
-    Commit, Datastore, Entry, Error, Key, Lease, LeaseId, Listing, Prefix, Result, Revision, StoreHealth,
-    Transaction, Watch,
+    Commit, Datastore, Entry, Error, Key, Lease, LeaseId, Listing, Prefix, Result, Revision, Snapshot,
+    StoreHealth, Transaction, Watch,
 };
 use async_trait::async_trait;
 use batch::WriterCommand;
@@ -127,9 +127,7 @@ impl RedbStore {
                 .and_then(|snapshot| read(&snapshot))
                 .map_err(|source| failure(&shared.path, "read", source))
         });
-        reading.await.unwrap_or_else(|panicked| {
-            Err(Error::Storage { path: self.shared.path.clone(), doing: "read", source: Arc::new(panicked) })
-        })
+        reading.await.unwrap_or_else(|panicked| Err(self.shared.panicked(panicked)))
     }
 
     /// Sends a command to the writer and waits until the command is durable.
@@ -159,6 +157,21 @@ impl Datastore for RedbStore {
         let prefix = prefix.clone();
         let after = after.cloned();
         self.read(move |snapshot| snapshot.list(&prefix, after.as_ref(), limit)).await
+    }
+
+    async fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
+        let shared = self.shared.clone();
+        let taking = tokio::task::spawn_blocking(move || {
+            let taken = {
+                let file = shared.file.read();
+                let file = file.as_ref().ok_or_else(|| shared.why_no_file())?;
+                ReadSnapshot::new(file).and_then(|tables| Ok((tables.revision()?, tables)))
+            };
+            let (revision, tables) = taken.map_err(|source| failure(&shared.path, "read", source))?;
+            let path = shared.path.clone();
+            Ok(Arc::new(RedbSnapshot { path, revision, tables: Arc::new(tables) }) as Arc<dyn Snapshot>)
+        });
+        taking.await.unwrap_or_else(|panicked| Err(self.shared.panicked(panicked)))
     }
 
     async fn commit(&self, transaction: Transaction) -> Result<Commit> {
@@ -210,6 +223,44 @@ impl Datastore for RedbStore {
 impl RedbShared {
     fn hub(&self) -> MutexGuard<'_, Hub> {
         self.hub.lock()
+    }
+
+    /// The error of a read that has panicked.
+    fn panicked(&self, panicked: tokio::task::JoinError) -> Error {
+        Error::Storage { path: self.path.clone(), doing: "read", source: Arc::new(panicked) }
+    }
+}
+
+/// A read transaction of the file, which grows meanwhile instead of reusing the space of old entries.
+struct RedbSnapshot {
+    path: PathBuf,
+    revision: Revision,
+    tables: Arc<ReadSnapshot>,
+}
+
+impl std::fmt::Debug for RedbSnapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RedbSnapshot").field("revision", &self.revision).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Snapshot for RedbSnapshot {
+    fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    async fn list(&self, prefix: &Prefix, after: Option<&Key>, limit: usize) -> Result<Listing> {
+        let tables = self.tables.clone();
+        let prefix = prefix.clone();
+        let after = after.cloned();
+        let reading = tokio::task::spawn_blocking(move || tables.list(&prefix, after.as_ref(), limit));
+        match reading.await {
+            Ok(listing) => listing.map_err(|source| failure(&self.path, "read", source)),
+            Err(panicked) => {
+                Err(Error::Storage { path: self.path.clone(), doing: "read", source: Arc::new(panicked) })
+            }
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::{Commit, Entry, Key, Lease, LeaseId, Listing, Prefix, Result, Revision, Transaction, Watch};
 use async_trait::async_trait;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Largest number of entries in one [`Listing`].
@@ -43,6 +44,9 @@ pub trait Datastore: fmt::Debug + Send + Sync {
     /// A listing is a snapshot, but the next page may be of a newer revision; see `read_all` for
     /// reading all pages. A listing can be shorter than `limit` although more entries follow.
     async fn list(&self, prefix: &Prefix, after: Option<&Key>, limit: usize) -> Result<Listing>;
+
+    /// Takes a snapshot of all entries at the current revision, for readers of many pages.
+    async fn snapshot(&self) -> Result<Arc<dyn Snapshot>>;
 
     /// Applies all of `transaction` or nothing.
     async fn commit(&self, transaction: Transaction) -> Result<Commit>;
@@ -93,6 +97,19 @@ pub trait Datastore: fmt::Debug + Send + Sync {
     /// Finishes active operations and releases files and connections. Watches end, and later calls
     /// fail with [`Closed`](crate::Error::Closed). Closing twice is not an error.
     async fn close(&self);
+}
+
+/// The entries of a store at one revision. Later commits do not change it.
+///
+/// A backend keeps what a snapshot needs until it is dropped, or discards it after a while: reads then
+/// fail with [`Discarded`](crate::Error::Discarded).
+#[async_trait]
+pub trait Snapshot: fmt::Debug + Send + Sync {
+    /// The revision.
+    fn revision(&self) -> Revision;
+
+    /// Lists entries, like [`Datastore::list`], with all pages at the snapshot's revision.
+    async fn list(&self, prefix: &Prefix, after: Option<&Key>, limit: usize) -> Result<Listing>;
 }
 
 impl dyn Datastore + '_ {

@@ -19,6 +19,7 @@ pub use child::ChildKind;
 pub use weir_child::{MissingLayer, missing_layers};
 
 pub use weir_asynchronous::AsyncConfig;
+pub use weir_backup as backup;
 pub use weir_cluster::{ClusterConfig, SchedulerConfig};
 pub use weir_control::ObjectsConfig;
 pub use weir_control::models::{BackendKind, ModelsConfig};

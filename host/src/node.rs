@@ -7,6 +7,7 @@ mod garbage;
 mod joined;
 pub(crate) mod open_files;
 mod outbound;
+mod restore;
 mod runtimes;
 mod storage;
 mod tls;
@@ -105,6 +106,17 @@ impl Node {
     /// files of its data folder, or with an empty folder for the blobs of its cluster.
     pub async fn init(config: &NodeConfig) -> anyhow::Result<()> {
         Storage::init(config).await
+    }
+
+    /// Restores the backup in `file` for the next start of a node with these settings, whose data
+    /// folder or cluster must be empty. `progress` receives the number of bytes of `file` that were
+    /// read.
+    pub async fn restore(
+        config: &NodeConfig,
+        file: std::fs::File,
+        progress: impl FnMut(u64) + Send + 'static,
+    ) -> anyhow::Result<weir_backup::BackupSummary> {
+        restore::restore(config, file, progress).await
     }
 
     /// The address on which the node listens, with the actual port if port 0 was requested.
@@ -261,6 +273,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         access: Access::new(tokens, deployed.keys, page_guard(&config), audit, metrics.clone()),
         blobs: deployed.blobs,
         components: deployed.components,
+        backups: deployed.backups,
         registry: deployed.registry,
         models: deployed.models,
         workflows: deployed.workflows,

@@ -130,9 +130,15 @@ fn python() -> Command {
 /// Appends a custom section to a component, which changes only its digest.
 #[must_use]
 pub fn with_custom_section(component: &[u8], content: &str) -> Bytes {
-    // Id 0, the size, and a name of one byte. A size below 128 is its own LEB128.
-    let size = u8::try_from(content.len() + 2).ok().filter(|size| *size < 128).expect("the content is short");
-    [component, &[0, size, 1, b'x'], content.as_bytes()].concat().into()
+    // Id 0, the size in LEB128, and a name of one byte.
+    let mut head = vec![0];
+    let mut rest = content.len() + 2;
+    while rest >= 128 {
+        head.push((rest % 128) as u8 | 128);
+        rest /= 128;
+    }
+    head.extend([rest as u8, 1, b'x']);
+    [component, &head, content.as_bytes()].concat().into()
 }
 
 fn function_path(name: &str) -> PathBuf {

@@ -68,6 +68,7 @@ pages! {
     gpu_guide_runs: "guides/gpu.md";
     kernel_graphs_guide_runs: "guides/kernel-graphs.md";
     measure_guide_runs: "guides/measure.md";
+    backup_guide_runs: "guides/backup.md";
     objects_guide_runs: "guides/objects.md";
     python_guide_runs: "guides/python.md";
     python_client_guide_runs: "guides/python-client.md";

@@ -19,7 +19,7 @@ pub(crate) struct NodeArgs {
     #[arg(long, value_name = "FOLDER", env = "WEIR_DATA")]
     data: Option<PathBuf>,
     /// Require a token of this file, which has one `TOKEN [TENANT]` per line; the tenant * may only
-    /// read the metrics of all tenants
+    /// read the metrics of all tenants, and the tenant *backup only make backups
     #[arg(long, value_name = "FILE", env = "WEIR_TOKEN_FILE")]
     token_file: Option<PathBuf>,
     /// PEM file of the node's certificate: clients speak TLS (https://)

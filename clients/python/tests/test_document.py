@@ -28,6 +28,7 @@ NOT_COVERED = {
     "dashboard": "a page for browsers",
     "dashboardWithSlash": "a page for browsers",
     "dashboardFile": "a page for browsers",
+    "backUp": "an archive, which `weir backup` checks",
     "showServerWithSlash": "the same as showServer",
 }
 

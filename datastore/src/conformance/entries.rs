@@ -181,3 +181,26 @@ pub async fn listing_page_is_limited_by_bytes(store: SharedDatastore) {
     );
     assert_eq!(store.read_all(&prefix("a/")).await.unwrap().0.len(), 12);
 }
+
+pub async fn snapshot_has_all_pages_at_one_revision(store: SharedDatastore) {
+    for at in ["a/1", "a/2", "a/3", "b/1"] {
+        put(&*store, at, "old").await;
+    }
+    let snapshot = store.snapshot().await.unwrap();
+    let first = snapshot.list(&prefix("a/"), None, 2).await.unwrap();
+    assert_eq!(first.revision, snapshot.revision());
+    put(&*store, "a/2", "new").await;
+    delete(&*store, "a/3").await;
+    put(&*store, "a/4", "new").await;
+    let rest = snapshot.list(&prefix("a/"), first.more_after.as_ref(), 2).await.unwrap();
+    assert_eq!((rest.revision, &rest.more_after), (snapshot.revision(), &None));
+    let found: Vec<_> = first.entries.iter().chain(&rest.entries).map(|entry| entry.key.as_str()).collect();
+    assert_eq!(found, ["a/1", "a/2", "a/3"]);
+    let again = snapshot.list(&Prefix::all(), None, LIST_LIMIT_MAX).await.unwrap();
+    assert_eq!(again.entries.len(), 4);
+    assert!(again.entries.iter().all(|entry| entry.value == "old"));
+    drop(snapshot);
+    // The store goes on without it.
+    put(&*store, "a/5", "new").await;
+    assert_eq!(store.list(&prefix("a/"), None, LIST_LIMIT_MAX).await.unwrap().entries.len(), 4);
+}

@@ -124,6 +124,10 @@ impl ReadSnapshot {
         Ok(Self { entries: transaction.open_table(ENTRIES)?, meta: transaction.open_table(META)? })
     }
 
+    pub(super) fn revision(&self) -> Result<Revision, redb::Error> {
+        Ok(Revision(number(&self.meta, REVISION)?))
+    }
+
     pub(super) fn get(&self, key: &Key) -> Result<Option<Entry>, redb::Error> {
         Ok(entry(&self.entries, key)?)
     }
@@ -134,7 +138,7 @@ impl ReadSnapshot {
         after: Option<&Key>,
         limit: usize,
     ) -> Result<Listing, redb::Error> {
-        let listing = Listing::new(Revision(number(&self.meta, REVISION)?));
+        let listing = Listing::new(self.revision()?);
         let Some((start, end)) = prefix.range(after) else { return Ok(listing) };
         let rows = match &end {
             Some(end) => self.entries.range(start.as_str()..end.as_str())?,

@@ -25,7 +25,7 @@ pub use dispatcher_server::{LINK_PATH, answer_link};
 pub use events::{EVENTS_PATH, answer_events};
 pub use forward::{ForwardedCall, GRACE, GRANT, NotForwarded, REFUSED, refused, restore_host};
 pub use joining::join;
-pub use members::ActivityReport;
+pub use members::{ActivityReport, MEMBERSHIP};
 pub use outcomes::{OUTCOMES_PATH, answer_outcome};
 
 use crate::ClusterConfig;

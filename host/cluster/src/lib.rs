@@ -8,9 +8,9 @@ pub use config::{ClusterConfig, EtcdTlsConfig, PrefetchConfig};
 
 mod cluster;
 pub use cluster::{
-    ActivityReport, Cluster, EVENTS_PATH, ForwardedCall, GRACE, GRANT, LINK_PATH, NodeAuth, NotForwarded,
-    OUTCOMES_PATH, Participation, REFUSED, answer_events, answer_link, answer_outcome, join, refused,
-    restore_host,
+    ActivityReport, Cluster, EVENTS_PATH, ForwardedCall, GRACE, GRANT, LINK_PATH, MEMBERSHIP, NodeAuth,
+    NotForwarded, OUTCOMES_PATH, Participation, REFUSED, answer_events, answer_link, answer_outcome, join,
+    refused, restore_host,
 };
 
 mod placement;

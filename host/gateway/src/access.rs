@@ -68,6 +68,11 @@ impl Access {
         self.tokens.are_needed()
     }
 
+    /// Whether `tenant` is the only tenant of the node.
+    pub(crate) fn serves_only(&self, tenant: &TenantId) -> bool {
+        self.tokens.serve_only(tenant)
+    }
+
     /// Identifies the client of a request, and removes its token from the headers. Unknown tokens
     /// from one address are answered more and more slowly.
     pub(crate) async fn identify(

@@ -21,6 +21,8 @@ const HASH_LEN: usize = 12;
 
 /// Name of the operator in the tenant column of a token file.
 const OPERATOR: &str = "*";
+/// Name of clients that make backups in the tenant column of a token file.
+const BACKUP: &str = "*backup";
 
 /// Tokens of a node; none if every client is tenant `default`.
 #[derive(Debug, Clone, Default)]
@@ -38,6 +40,8 @@ pub(crate) enum Identity {
     /// Operator of a node with tokens: reads the metrics of all tenants, and cannot act for any
     /// tenant.
     Operator,
+    /// Client that makes backups of all tenants' data, and can do nothing else.
+    Backup,
 }
 
 impl Identity {
@@ -47,7 +51,7 @@ impl Identity {
             Self::Anyone => Some(TenantId::default()),
             Self::Tenant(tenant) => Some(tenant.clone()),
             Self::Key(key) => Some(key.tenant.clone()),
-            Self::Operator => None,
+            Self::Operator | Self::Backup => None,
         }
     }
 
@@ -65,7 +69,7 @@ impl Identity {
         match self {
             Self::Tenant(tenant) => Some(tenant),
             Self::Key(key) => Some(&key.tenant),
-            Self::Anyone | Self::Operator => None,
+            Self::Anyone | Self::Operator | Self::Backup => None,
         }
     }
 }
@@ -84,7 +88,9 @@ pub(crate) struct Identified {
 pub(crate) enum TokenFileError {
     #[error(transparent)]
     File(#[from] PrivateFileError),
-    #[error("line {line}: {why}; a line is TOKEN or TOKEN TENANT (* for the operator), # starts a comment")]
+    #[error(
+        "line {line}: {why}; a line is TOKEN or TOKEN TENANT (* for the operator, *backup for backups), # starts a comment"
+    )]
     Line { line: usize, why: String },
     #[error("it has no tokens")]
     Empty,
@@ -122,6 +128,7 @@ impl Tokens {
             let identity = match words.next() {
                 None => Identity::Tenant(TenantId::default()),
                 Some(OPERATOR) => Identity::Operator,
+                Some(BACKUP) => Identity::Backup,
                 Some(tenant) => {
                     Identity::Tenant(TenantId::new(tenant).map_err(|error| bad(error.to_string()))?)
                 }
@@ -141,6 +148,13 @@ impl Tokens {
     /// Whether clients need a token.
     pub(crate) fn are_needed(&self) -> bool {
         self.0.is_some()
+    }
+
+    /// Whether all tenants' data is that of `tenant`: its tokens are the only ones of tenants.
+    pub(crate) fn serve_only(&self, tenant: &TenantId) -> bool {
+        let Some(tokens) = &self.0 else { return true };
+        let mut tenants = tokens.values().filter_map(Identity::acts_for).peekable();
+        tenants.peek().is_some() && tenants.all(|known| known == *tenant)
     }
 
     /// Identifies the client of a request, and removes its token from the headers, so that

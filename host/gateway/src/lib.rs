@@ -4,6 +4,7 @@ mod access;
 mod answers;
 mod arriving;
 mod auth;
+mod backup;
 mod body;
 mod cached;
 mod canary;

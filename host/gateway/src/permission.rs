@@ -28,6 +28,8 @@ pub(crate) struct RouteAccess {
 pub(crate) enum Subject {
     /// Everything of the tenant: no limited key may use the route.
     Tenant,
+    /// Everything of all tenants: no limited key may use the route, and tokens for backups may.
+    Node,
     /// The function in the path.
     Function,
     /// Functions that the handler reads from the request or lists: the handler checks them by
@@ -44,13 +46,15 @@ pub struct Caller {
     key: Option<Arc<KeyGrant>>,
     /// Whether the client has no token: it calls a public function of the tenant.
     pub(crate) is_anonymous: bool,
+    /// Whether the client may make backups of all tenants' data, and nothing else.
+    pub(crate) is_backup: bool,
 }
 
 impl Caller {
     /// A client that may do everything that the tenant may do: it has a token of the token file, or
     /// the node has none, or the request was checked when it came in.
     pub(crate) fn unrestricted(tenant: TenantId) -> Self {
-        Self { tenant, key: None, is_anonymous: false }
+        Self { tenant, key: None, is_anonymous: false, is_backup: false }
     }
 
     /// A client without a token, which calls a public function of `tenant`.
@@ -70,6 +74,10 @@ impl Caller {
 
     /// Checks that the client may send a request of this method.
     pub(crate) fn check(&self, access: &RouteAccess, method: &Method) -> Result<(), ApiError> {
+        if self.is_backup && access.subject != Subject::Node {
+            let text = "this token is for backups (POST /v1/backup) and nothing else; use a tenant's";
+            return Err(ApiError::new(ErrorCode::Forbidden, text));
+        }
         let Some(key) = &self.key else { return Ok(()) };
         let is_read = matches!(*method, Method::GET | Method::HEAD);
         let scopes = if is_read { access.read } else { access.change };
@@ -78,7 +86,7 @@ impl Caller {
             let text = format!("the API key {} lacks the scope {needed}, which this request needs", key.name);
             return Err(ApiError::new(ErrorCode::Forbidden, text));
         }
-        if key.is_limited() && access.subject == Subject::Tenant {
+        if key.is_limited() && matches!(access.subject, Subject::Tenant | Subject::Node) {
             let text = format!(
                 "the API key {} is limited to functions, and this request is not about one of them",
                 key.name
@@ -107,7 +115,11 @@ impl Identity {
         match self {
             Self::Anyone => Ok(Caller::unrestricted(TenantId::default())),
             Self::Tenant(tenant) => Ok(Caller::unrestricted(tenant)),
-            Self::Key(key) => Ok(Caller { tenant: key.tenant.clone(), key: Some(key), is_anonymous: false }),
+            Self::Key(key) => {
+                let caller = Caller::unrestricted(key.tenant.clone());
+                Ok(Caller { key: Some(key), ..caller })
+            }
+            Self::Backup => Ok(Caller { is_backup: true, ..Caller::unrestricted(TenantId::default()) }),
             Self::Operator => {
                 let text =
                     "this is the operator's token, which reads /metrics and nothing else; use a tenant's";

@@ -13,6 +13,7 @@ use std::time::Instant;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use weir_asynchronous::Invocations;
+use weir_backup::BackupMaker;
 use weir_call::Turnstile;
 use weir_cluster::Cluster;
 use weir_control::models::{Models, ModelsConfig};
@@ -110,6 +111,8 @@ pub struct NodeState {
     pub access: Access,
     /// The blobs with the components of functions, as deployed.
     pub blobs: Blobs,
+    /// Makes backups of everything durable.
+    pub backups: BackupMaker,
     /// The compiled components.
     pub components: Arc<Components>,
     /// The deployed functions.

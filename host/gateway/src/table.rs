@@ -4,7 +4,8 @@ use super::health::Monitoring;
 use super::permission::{RouteAccess, Subject};
 use super::routes::Routes;
 use super::{
-    canary, dashboard, embeddings, events, functions, health, invocations, keys, models, objects, openapi,
+    backup, canary, dashboard, embeddings, events, functions, health, invocations, keys, models, objects,
+    openapi,
     placements, usage, v2, versions, workflows,
 };
 use axum::routing::{get, post, put};
@@ -49,6 +50,10 @@ pub(super) const REPORT: RouteAccess = RouteAccess { subject: Subject::Tenant, .
 const KEYS: RouteAccess =
     RouteAccess { read: &[Scope::Admin], change: &[Scope::Admin], subject: Subject::Tenant };
 
+/// Backups of all tenants' data: the handler checks that the client may read it.
+const BACKUP: RouteAccess =
+    RouteAccess { read: &[Scope::Admin], change: &[Scope::Admin], subject: Subject::Node };
+
 /// Returns the path of every route that the OpenAPI document must describe: of the router, and of
 /// the requests that bypass it. Routes for other nodes of a cluster, gRPC, and unimplemented routes
 /// of the Open Inference Protocol are left out.
@@ -67,6 +72,7 @@ pub(super) fn routes() -> Routes {
         .route("/v1/usage", REPORT, get(usage::show))
         .route("/v1/events", REPORT, get(events::events))
         .route("/v1/placements/{request_id}", REPORT, get(placements::show))
+        .route("/v1/backup", BACKUP, post(backup::create))
         .route("/v1/keys", KEYS, get(keys::list))
         .route("/v1/keys/{name}", KEYS, put(keys::create).get(keys::show).delete(keys::revoke))
         .merge(versions::routes::<FunctionParts>("functions", FUNCTION, put(functions::deploy)))

@@ -2,12 +2,13 @@
 //! invocations and objects.
 
 use super::devices;
-use super::storage::{MODELS, Storage};
+use super::storage::{BLOB_FOLDERS, MODELS, Storage};
 use crate::config::NodeConfig;
 use anyhow::Context;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use weir_asynchronous::Invocations;
+use weir_backup::{BackupMaker, BackupOrigin, BackupSource, BlobFolder};
 use weir_control::keys::ApiKeys;
 use weir_control::models::Models;
 use weir_control::objects::{self, Objects};
@@ -32,6 +33,7 @@ pub(super) struct DeployedContent {
     pub(super) invocations: Arc<Invocations>,
     pub(super) objects: Arc<Objects>,
     pub(super) keys: Arc<ApiKeys>,
+    pub(super) backups: BackupMaker,
     pub(super) begin: FollowStart,
 }
 
@@ -81,10 +83,11 @@ impl DeployedContent {
             Registry::open(datastore.clone(), Workflows::new(metrics.clone()), changes.clone())
                 .await
                 .context("cannot read the workflows")?;
+        let invocation_blobs = storage.blobs("invocations")?;
         let (invocations, invocations_as_of) = Invocations::open(weir_asynchronous::InvocationDeps {
             config: config.asynchronous.clone(),
             datastore: datastore.clone(),
-            blobs: storage.blobs("invocations")?,
+            blobs: invocation_blobs.clone(),
             metrics: metrics.clone(),
             connector: connector.clone(),
             changes: changes.clone(),
@@ -105,6 +108,8 @@ impl DeployedContent {
         let (keys, keys_as_of) = ApiKeys::open(datastore.clone(), changes.clone(), config.cluster.is_none())
             .await
             .context("cannot read the API keys")?;
+        let folders = [&blobs, models.blobs(), &invocation_blobs, objects.blobs()];
+        let backups = backup_maker(config, storage, folders);
         let begin = FollowStart {
             datastore: datastore.clone(),
             functions: functions_as_of,
@@ -115,7 +120,18 @@ impl DeployedContent {
             keys: keys_as_of,
             component_changes,
         };
-        Ok(Self { blobs, components, registry, models, workflows, invocations, objects, keys, begin })
+        Ok(Self {
+            blobs,
+            components,
+            registry,
+            models,
+            workflows,
+            invocations,
+            objects,
+            keys,
+            backups,
+            begin,
+        })
     }
 
     /// The models, functions and workflows that workflow steps run and functions open.
@@ -132,6 +148,17 @@ impl DeployedContent {
         let compiles_max = config.sandbox.compiles_max as usize;
         Recompiler::new(self.components.clone(), self.blobs.clone(), metrics.clone(), compiles_max)
     }
+}
+
+/// Makes backups of the records and of these blobs.
+fn backup_maker(config: &NodeConfig, storage: &Storage, blobs: [&Blobs; BLOB_FOLDERS.len()]) -> BackupMaker {
+    let folders = BLOB_FOLDERS.into_iter().zip(blobs);
+    BackupMaker::new(BackupSource {
+        origin: if config.cluster.is_some() { BackupOrigin::Cluster } else { BackupOrigin::Node },
+        datastore: storage.datastore.clone(),
+        folders: folders.map(|(name, blobs)| BlobFolder { name, blobs: blobs.clone() }).collect(),
+        transient: vec![weir_cluster::MEMBERSHIP],
+    })
 }
 
 fn components(config: &NodeConfig, storage: &Storage, blobs: &Blobs) -> anyhow::Result<Arc<Components>> {

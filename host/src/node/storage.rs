@@ -28,9 +28,11 @@ pub(super) struct Storage {
 }
 
 /// Name of the registry's file.
-const REGISTRY: &str = "registry.redb";
+pub(super) const REGISTRY: &str = "registry.redb";
 /// Name of the folder of the models' files.
 pub(super) const MODELS: &str = "models";
+/// Names of the folders of blobs that records refer to.
+pub(super) const BLOB_FOLDERS: [&str; 4] = ["components", MODELS, "invocations", "objects"];
 
 impl Storage {
     /// Locks the data folder, which is created if necessary, and opens the datastore. Refuses a
@@ -114,7 +116,7 @@ impl Storage {
 }
 
 /// The absolute path of the data folder, which is created for its owner only if it is missing.
-fn data_folder(config: &NodeConfig) -> anyhow::Result<PathBuf> {
+pub(super) fn data_folder(config: &NodeConfig) -> anyhow::Result<PathBuf> {
     // Child processes have a different working directory, so the path must be absolute.
     let folder = std::path::absolute(&config.data)
         .with_context(|| format!("cannot use the data folder {}", config.data.display()))?;
@@ -133,7 +135,7 @@ fn has_registry(folder: &Path) -> anyhow::Result<bool> {
 }
 
 /// Locks the data folder against other nodes while the returned file is open.
-fn lock(data: &Path) -> anyhow::Result<File> {
+pub(super) fn lock(data: &Path) -> anyhow::Result<File> {
     let path = data.join("lock");
     let mut options = File::options();
     options.create(true).write(true).truncate(true).mode(0o600);
@@ -153,7 +155,7 @@ fn lock(data: &Path) -> anyhow::Result<File> {
 }
 
 /// Opens the datastore for deployments: the cluster's, or a local file.
-async fn datastore(config: &NodeConfig, data: &Path) -> anyhow::Result<Arc<dyn Datastore>> {
+pub(super) async fn datastore(config: &NodeConfig, data: &Path) -> anyhow::Result<Arc<dyn Datastore>> {
     match &config.cluster {
         None => {
             let store = RedbStore::open(data.join(REGISTRY)).await.context("cannot open the registry")?;
@@ -192,7 +194,7 @@ fn etcd_tls(files: &EtcdTlsConfig) -> anyhow::Result<EtcdTls> {
     Ok(EtcdTls { ca: files.ca.as_ref().map(read).transpose()?, identity })
 }
 
-async fn shared_blobs(cluster: &ClusterConfig) -> anyhow::Result<SharedBlobs> {
+pub(super) async fn shared_blobs(cluster: &ClusterConfig) -> anyhow::Result<SharedBlobs> {
     let address = cluster.blobs.clone();
     let cache_bytes_max = cluster.cache_bytes_max;
     let opened = tokio::task::spawn_blocking(move || SharedBlobs::open(&address, cache_bytes_max)).await?;

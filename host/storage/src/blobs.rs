@@ -3,17 +3,20 @@
 //! node that needs it fetches it once.
 
 mod aside;
+mod export;
 mod fetch;
 mod files;
 mod garbage;
 mod in_use;
 mod shared;
 
+pub use export::BlobContents;
 pub use files::{
     STAGED_PREFIX, create_folder, create_private_folder, hash_file, is_intact, persist, remove_staged,
+    sync_entry,
 };
 pub use garbage::Collected;
-pub use in_use::{Hold, InUse, Sweep};
+pub use in_use::{Hold, InUse, Sweep, SweepPause};
 pub use shared::SharedBlobs;
 
 use crate::{DiskFull, StorageHealth, is_disk_full};
@@ -351,9 +354,12 @@ impl Blobs {
     /// earlier starts aside instead: the records may have been replaced by older ones.
     pub async fn sweep(&self, wanted: impl FnOnce() -> HashSet<ContentHash>) -> std::io::Result<()> {
         let folder = self.folder.clone();
+        let sweep = self.in_use.sweep(wanted);
+        if sweep.is_paused() {
+            return Ok(());
+        }
         // Copies of the blobs in a shared store can be fetched again.
         let earlier = self.unswept.lock().take().filter(|_| !self.is_shared()).unwrap_or_default();
-        let sweep = self.in_use.sweep(wanted);
         blocking(move || {
             for digest in blobs_in(&folder)? {
                 let digest = digest?;

@@ -123,6 +123,12 @@ pub async fn check_identity(
     Err(IdentityError::OtherRegistry { folder: folder.to_owned(), marker, recorded })
 }
 
+/// Whether `key` is that of the identity, which belongs to one folder and datastore.
+#[must_use]
+pub fn is_identity(key: &Key) -> bool {
+    key.as_str() == KEY
+}
+
 /// Whether `folder` has a marker or stored files, in its subfolders. Blocks.
 pub fn is_used(folder: &Path) -> io::Result<bool> {
     Ok(read_marker(folder)?.is_some() || holds_files(folder)?)

@@ -9,7 +9,7 @@ mod health;
 pub use health::{DiskFull, StorageHealth, is_disk_full};
 
 mod identity;
-pub use identity::{IdentityError, MarkerPolicy, check_identity, forget_identity, is_used};
+pub use identity::{IdentityError, MarkerPolicy, check_identity, forget_identity, is_identity, is_used};
 
 mod private;
 pub use private::{PrivateFileError, read_private_file};

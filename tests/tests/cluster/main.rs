@@ -4,6 +4,7 @@
 
 mod apart;
 mod asynchronous;
+mod backup;
 mod canaries;
 mod faults;
 mod handing_over;

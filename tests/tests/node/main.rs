@@ -4,6 +4,7 @@
 
 mod asynchronous;
 mod audit;
+mod backup;
 mod bad_components;
 mod bad_requests;
 mod batching;

@@ -22,6 +22,8 @@ use weir_storage::{Follow, follow as follow_prefix};
 use weir_telemetry::DeviceReport;
 use weir_types::{ContentHash, NodeId};
 
+/// Prefix of the keys that describe running nodes.
+pub const MEMBERSHIP: &str = "cluster/";
 /// The number of attempts to get a node number while other nodes compete.
 const NUMBERS_MAX: usize = 1_000;
 /// The minimum interval between a node's reports.
@@ -117,7 +119,7 @@ pub struct Membership {
 impl Keys {
     fn new() -> Result<Self, KeyError> {
         Ok(Self {
-            all: Prefix::new("cluster/")?,
+            all: Prefix::new(MEMBERSHIP)?,
             nodes: Prefix::new("cluster/nodes/")?,
             reports: Prefix::new("cluster/reports/")?,
             dispatcher: Key::new("cluster/dispatcher")?,

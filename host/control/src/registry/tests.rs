@@ -29,6 +29,9 @@ impl Datastore for SlowToTell {
     async fn list(&self, prefix: &Prefix, after: Option<&Key>, limit: usize) -> StoreResult<Listing> {
         self.store.list(prefix, after, limit).await
     }
+    async fn snapshot(&self) -> StoreResult<Arc<dyn weir_datastore::Snapshot>> {
+        self.store.snapshot().await
+    }
     async fn commit(&self, transaction: Transaction) -> StoreResult<Commit> {
         let commit = self.store.commit(transaction).await;
         self.committed.notify_one();

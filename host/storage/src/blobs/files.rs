@@ -82,7 +82,7 @@ pub fn persist(staged: NamedTempFile, path: &Path) -> std::io::Result<()> {
 }
 
 /// Makes the name of `path` durable by syncing its folder. Blocks.
-fn sync_entry(path: &Path) -> std::io::Result<()> {
+pub fn sync_entry(path: &Path) -> std::io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }

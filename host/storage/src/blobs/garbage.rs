@@ -97,6 +97,11 @@ impl SharedBlobs {
         gone_is_fine(self.store.delete(from).await)
     }
 
+    /// The digests of all blobs that are aside.
+    pub(super) async fn aside_digests(&self) -> Result<Vec<ContentHash>, Error> {
+        Ok(self.aside().await?.into_iter().map(|aside| aside.digest).collect())
+    }
+
     /// All blobs that are aside.
     async fn aside(&self) -> Result<Vec<Aside>, Error> {
         let folder = self.aside_folder();

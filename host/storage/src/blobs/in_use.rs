@@ -18,7 +18,7 @@ pub struct InUse(Arc<InUseShared>);
 #[derive(Debug, Default)]
 struct InUseShared {
     state: Mutex<InUseState>,
-    /// Notified whenever a removal has ended.
+    /// Notified whenever a removal or the last sweep has ended.
     removed: Condvar,
 }
 
@@ -29,6 +29,7 @@ struct InUseState {
     holders: HashMap<ContentHash, usize>,
     removing: HashSet<ContentHash>,
     sweeps: usize,
+    pauses: usize,
 }
 
 /// Protects digests from sweeps until dropped.
@@ -43,7 +44,13 @@ pub struct Hold {
 pub struct Sweep {
     shared: Arc<InUseShared>,
     wanted: HashSet<ContentHash>,
+    is_paused: bool,
 }
+
+/// Pauses sweeps until dropped.
+#[derive(Debug)]
+#[must_use = "sweeps go on when this is dropped"]
+pub struct SweepPause(Arc<InUseShared>);
 
 impl InUse {
     /// Protects `digests` from sweeps. Blocks while one of them is being removed.
@@ -62,18 +69,43 @@ impl InUse {
 
     /// Starts a sweep of everything that is not in `wanted`. Calls `wanted` once holds are tracked,
     /// so that the sweep misses no hold.
+    ///
+    /// While sweeps are paused, the sweep removes nothing.
     pub fn sweep(&self, wanted: impl FnOnce() -> HashSet<ContentHash>) -> Sweep {
-        self.0.state.lock().sweeps += 1;
-        let mut sweep = Sweep { shared: self.0.clone(), wanted: HashSet::new() };
-        sweep.wanted = wanted();
+        let is_paused = {
+            let mut state = self.0.state.lock();
+            let is_paused = state.pauses > 0;
+            state.sweeps += usize::from(!is_paused);
+            is_paused
+        };
+        let mut sweep = Sweep { shared: self.0.clone(), wanted: HashSet::new(), is_paused };
+        if !is_paused {
+            sweep.wanted = wanted();
+        }
         sweep
+    }
+
+    /// Pauses sweeps. Blocks while a sweep is in progress.
+    pub fn pause(&self) -> SweepPause {
+        let mut state = self.0.state.lock();
+        // From here on, sweeps remove nothing and do not count.
+        state.pauses += 1;
+        while state.sweeps > 0 {
+            self.0.removed.wait(&mut state);
+        }
+        SweepPause(self.0.clone())
     }
 }
 
 impl Sweep {
+    /// Whether sweeps were paused when this one began, so that it removes nothing.
+    pub fn is_paused(&self) -> bool {
+        self.is_paused
+    }
+
     /// Calls `remove` unless `digest` is wanted or held. Blocks while `remove` runs.
     pub fn remove(&self, digest: ContentHash, remove: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-        if self.wanted.contains(&digest) {
+        if self.is_paused || self.wanted.contains(&digest) {
             return Ok(());
         }
         {
@@ -93,11 +125,21 @@ impl Sweep {
 
 impl Drop for Sweep {
     fn drop(&mut self) {
+        if self.is_paused {
+            return;
+        }
         let mut state = self.shared.state.lock();
         state.sweeps -= 1;
         if state.sweeps == 0 {
             state.holders.retain(|_, holders| *holders > 0);
+            self.shared.removed.notify_all();
         }
+    }
+}
+
+impl Drop for SweepPause {
+    fn drop(&mut self) {
+        self.0.state.lock().pauses -= 1;
     }
 }
 
@@ -183,6 +225,41 @@ mod tests {
         assert!(!removes(&sweep, digest));
         drop(sweep);
         assert!(removes(&in_use.sweep(HashSet::new), digest));
+    }
+
+    #[test]
+    fn paused_sweeps_remove_nothing() {
+        let in_use = InUse::default();
+        let digest = ContentHash::from_content(b"old");
+        let pauses = [in_use.pause(), in_use.pause()];
+        for pause in pauses {
+            let sweep = in_use.sweep(|| panic!("the records are not needed"));
+            assert!(sweep.is_paused() && !removes(&sweep, digest));
+            drop(pause);
+        }
+        assert!(removes(&in_use.sweep(HashSet::new), digest));
+    }
+
+    /// A sweep that has begun before the pause may have read older records.
+    #[test]
+    fn pause_waits_for_the_sweep_in_progress() {
+        let in_use = InUse::default();
+        let sweep = in_use.sweep(HashSet::new);
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let pausing = scope.spawn(|| {
+                let pause = in_use.pause();
+                assert!(is_over.load(std::sync::atomic::Ordering::SeqCst));
+                pause
+            });
+            // Sweeps that begin once the pause is requested remove nothing.
+            while !in_use.sweep(HashSet::new).is_paused() {
+                std::thread::yield_now();
+            }
+            is_over.store(true, std::sync::atomic::Ordering::SeqCst);
+            drop(sweep);
+            drop(pausing.join().unwrap());
+        });
     }
 
     #[test]

@@ -196,6 +196,20 @@ impl SharedBlobs {
         old.take(LISTED_MAX).try_collect().await
     }
 
+    /// All blobs, with those that are set aside.
+    pub(super) async fn all(&self) -> Result<Vec<ContentHash>, object_store::Error> {
+        // A blob that is set aside meanwhile moves from the first list to the second one.
+        let mut digests = Vec::new();
+        let mut objects = self.store.list(Some(&self.folder));
+        while let Some(object) = answer(objects.try_next()).await? {
+            let name = object.location.filename();
+            let is_here = object.location.prefix_match(&self.folder).is_some_and(|parts| parts.count() == 1);
+            digests.extend(name.filter(|_| is_here).and_then(|name| name.parse::<ContentHash>().ok()));
+        }
+        digests.extend(self.aside_digests().await?);
+        Ok(digests)
+    }
+
     pub(super) fn path(&self, digest: ContentHash) -> ObjectPath {
         self.folder.clone().join(digest.to_string())
     }

@@ -1,8 +1,9 @@
 //! API keys, on a node with tokens.
 
 use super::ResponseChecker;
+use reqwest::Method;
 use serde_json::{Value, json};
-use weir_tests::TestNode;
+use weir_tests::{TestClient, TestNode};
 
 pub(in super::super) async fn call(checker: &mut ResponseChecker<'_>) {
     let node = TestNode::builder().tokens(&["0123456789abcdef"]).start().await;
@@ -21,5 +22,17 @@ pub(in super::super) async fn call(checker: &mut ResponseChecker<'_>) {
     checker.call(("metrics", 403), "/metrics").await;
     checker.use_client(&admin);
     checker.call(("revokeKey", 204), "/v1/keys/k").await;
+    backups(checker, &admin).await;
     checker.call(("revokeKey", 404), "/v1/keys/k").await;
+}
+
+async fn backups(checker: &mut ResponseChecker<'_>, admin: &TestClient) {
+    checker.call(("backUp", 200), "/v1/backup").await;
+    // More than fits between the node and a client that does not read.
+    for name in ["a", "b", "c", "d"] {
+        admin.put(&format!("/v1/objects/{name}"), name.repeat(8 << 20)).await.ok();
+    }
+    let unread = admin.request(Method::POST, "/v1/backup").send().await.expect("the node answers");
+    checker.call(("backUp", 409), "/v1/backup").await;
+    drop(unread);
 }
