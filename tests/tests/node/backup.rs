@@ -12,8 +12,7 @@ use weir_tests::{NodeBuilder, TestClient, TestNode, eventually, function, model,
 use weir_types::ErrorCode;
 use weir_types::api::InvocationStatus;
 
-const ROW: &str =
-    r#"{"inputs": [{"name": "x", "datatype": "FP32", "shape": [2, 3], "data": [1, 2, 3, 4, 5, 6]}]}"#;
+const ROW: &str = r#"{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}"#;
 const ACME: &str = "acme-token-0123456789";
 const OTHER: &str = "other-token-0123456789";
 const BACKUP: &str = "backup-token-0123456789";
@@ -80,8 +79,8 @@ async fn restored_node_has_everything_acknowledged_before_the_backup() {
     node.deploy_with("f", "env.N=1", function("hello")).await;
     node.deploy_with("f", "env.N=2", function("hello")).await;
     node.deploy("echo", function("echo-http")).await;
-    node.push_model("add", 1, model("good/add.onnx")).await;
-    let sum = node.post("/v2/models/add/infer", ROW).await.ok().json::<Value>()["outputs"].clone();
+    node.push_model("m", 1, model("good/matmul.onnx")).await;
+    let sum = node.post("/v2/models/m/infer", ROW).await.ok().json::<Value>()["outputs"].clone();
     let large = "x".repeat(3 << 20);
     let later = node.post_later("/fn/echo", large.clone()).await;
     assert_eq!(node.ended(later.id).await.status, InvocationStatus::Done);
@@ -110,7 +109,7 @@ async fn restored_node_has_everything_acknowledged_before_the_backup() {
     assert_eq!(node.function("f").await.unwrap().versions.len(), 2);
     node.roll_back("f", Some(1)).await.ok();
     assert_eq!(node.get("/fn/f/x").await.ok().text(), "hello, x\n");
-    assert_eq!(node.post("/v2/models/add/infer", ROW).await.ok().json::<Value>()["outputs"], sum);
+    assert_eq!(node.post("/v2/models/m/infer", ROW).await.ok().json::<Value>()["outputs"], sum);
     assert_eq!(node.result(later.id).await.ok().text(), large);
     for number in 0..before {
         let name = format!("w{number}");
@@ -142,10 +141,10 @@ async fn deletions_do_not_reach_a_running_backup() {
     for name in ["a", "b", "c", "d"] {
         node.deploy(name, large_component(name)).await;
     }
-    node.push_model("add", 1, model("good/add.onnx")).await;
+    node.push_model("m", 1, model("good/matmul.onnx")).await;
     let mut answer = node.request(Method::POST, "/v1/backup").send().await.unwrap();
     assert_eq!(answer.status(), 200);
-    node.delete("/v1/models/add").await.ok();
+    node.delete("/v1/models/m").await.ok();
     assert_eq!(node.post("/v1/backup", "").await.refusal().code, ErrorCode::Conflict);
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("weir.tar");
@@ -157,10 +156,10 @@ async fn deletions_do_not_reach_a_running_backup() {
     let other = TestNode::builder();
     restore(&other, &file).await.unwrap();
     let other = other.start().await;
-    other.post("/v2/models/add/infer", ROW).await.ok();
+    other.post("/v2/models/m/infer", ROW).await.ok();
     // The next deletion removes what the backup has kept.
     node.post("/v1/backup", "").await.ok();
-    node.push_model("two", 1, model("good/matmul.onnx")).await;
+    node.push_model("two", 1, model("good/add.onnx")).await;
     node.delete("/v1/models/two").await.ok();
     assert_eq!(fs::read_dir(node.data().join("models")).unwrap().count(), 0);
 }
