@@ -228,41 +228,6 @@ mod tests {
     }
 
     #[test]
-    fn paused_sweeps_remove_nothing() {
-        let in_use = InUse::default();
-        let digest = ContentHash::from_content(b"old");
-        let pauses = [in_use.pause(), in_use.pause()];
-        for pause in pauses {
-            let sweep = in_use.sweep(|| panic!("the records are not needed"));
-            assert!(sweep.is_paused() && !removes(&sweep, digest));
-            drop(pause);
-        }
-        assert!(removes(&in_use.sweep(HashSet::new), digest));
-    }
-
-    /// A sweep that has begun before the pause may have read older records.
-    #[test]
-    fn pause_waits_for_the_sweep_in_progress() {
-        let in_use = InUse::default();
-        let sweep = in_use.sweep(HashSet::new);
-        let is_over = std::sync::atomic::AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let pausing = scope.spawn(|| {
-                let pause = in_use.pause();
-                assert!(is_over.load(std::sync::atomic::Ordering::SeqCst));
-                pause
-            });
-            // Sweeps that begin once the pause is requested remove nothing.
-            while !in_use.sweep(HashSet::new).is_paused() {
-                std::thread::yield_now();
-            }
-            is_over.store(true, std::sync::atomic::Ordering::SeqCst);
-            drop(sweep);
-            drop(pausing.join().unwrap());
-        });
-    }
-
-    #[test]
     fn hold_waits_for_the_removal_of_its_file() {
         let in_use = InUse::default();
         let digest = ContentHash::from_content(b"old");
