@@ -5,8 +5,7 @@ use super::permission::{RouteAccess, Subject};
 use super::routes::Routes;
 use super::{
     backup, canary, dashboard, embeddings, events, functions, health, invocations, keys, models, objects,
-    openapi,
-    placements, usage, v2, versions, workflows,
+    openapi, placements, usage, v2, versions, workflows,
 };
 use axum::routing::{get, post, put};
 use weir_control::registry::FunctionParts;
