@@ -78,7 +78,7 @@ async fn model_versions_are_immutable_and_the_newest_is_default() {
     let next: weir_types::api::ModelVersion =
         node.put("/v1/models/m?allow_signature_change=true", model("good/add.onnx")).await.ok().json();
     assert_eq!(next.version, Version(6));
-    let shown: weir_types::api::Model = node.get("/v1/models/m").await.ok().json();
+    let shown: Model = node.get("/v1/models/m").await.ok().json();
     assert_eq!(
         (shown.newest.version, shown.versions),
         (Version(6), vec![Version(1), Version(5), Version(6)])
@@ -109,7 +109,7 @@ async fn pushes_remove_the_oldest_versions_with_their_files() {
     // A version pushed under a given number stays, even if the number is the smallest.
     let pushed = push("/v1/models/m/versions/1", "good/add.onnx").await;
     assert_eq!(pushed.removed_versions, [Version(3)]);
-    let shown: weir_types::api::Model = node.get("/v1/models/m").await.ok().json();
+    let shown: Model = node.get("/v1/models/m").await.ok().json();
     assert_eq!(shown.versions, [Version(1), Version(4)]);
 }
 
@@ -150,7 +150,7 @@ async fn rollback_of_a_model_pushes_an_earlier_version_again() {
     node.push_model("m", 2, model("good/matmul_v2.onnx")).await;
     let back: weir_types::api::ModelVersion = node.post("/v1/models/m/rollback", "{}").await.ok().json();
     assert_eq!((back.version, back.digest, back.signature), (Version(3), old.digest, old.signature));
-    let shown: weir_types::api::Model = node.get("/v1/models/m").await.ok().json();
+    let shown: Model = node.get("/v1/models/m").await.ok().json();
     assert_eq!(shown.newest.version, Version(3));
     assert_eq!(
         node.weir(&["models", "rollback", "m", "--to", "2"]).await.unwrap(),
