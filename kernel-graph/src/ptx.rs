@@ -218,7 +218,7 @@ mod tests {
             (".target sm_75", ".version"),
             (".version x.y .target sm_75", "is none"),
             (".version 7.0 .entry k { ret; }", ".target"),
-            (".version 7.0 .target compute_75", "is none"),
+            (".version 7.0 .target compute_75", "not an architecture"),
             (".version 7.0 .target sm_75 .address_size 32 .entry k { ret; }", ".address_size 64"),
             ("\0", "zero"),
         ] {

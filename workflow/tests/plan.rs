@@ -130,8 +130,8 @@ fn each_mistake_has_its_own_error() {
         (both("[steps.s]\nrun = \"strings\"\ninputs = { p = \"a\" }\n[steps.b]\nrun = \"ten\"\ninputs = { p = \"a\" }\nwhen = \"s.words == 1\""), "step b: s.words == 1 cannot be evaluated: BYTES elements are no numbers"),
         ("inputs = { i = \"INT64[4]\" }\n[steps.a]\nrun = \"ints\"\ninputs = { x = \"i\" }\nwhen = \"i > 0\"\n[outputs]\no = \"a\"".into(), "it has 4 elements, of which max()"),
         ("inputs = { i = \"INT64[70000]\" }\n[steps.a]\ncombine = \"first\"\nof = [\"i\"]\nwhen = \"max(i) > 0\"\n[outputs]\no = \"a\"".into(), "a condition looks at 65536"),
-        (digits(&format!("{A}[steps.b]\nrun = \"ten\"\ninputs = {{ p = \"a\" }}\nwhen = \"max(a) < 0.5\""), "b"), "output out: b.q is not there when max(a) < 0.5 does not hold"),
-        (both("[steps.s]\nsplit = \"a\"\nparts = 3\n[steps.b]\nrun = \"ten\"\ninputs = { p = \"s.2\" }"), "not there when s has 1 part"),
+        (digits(&format!("{A}[steps.b]\nrun = \"ten\"\ninputs = {{ p = \"a\" }}\nwhen = \"max(a) < 0.5\""), "b"), "output out: b.q is absent when max(a) < 0.5 does not hold"),
+        (both("[steps.s]\nsplit = \"a\"\nparts = 3\n[steps.b]\nrun = \"ten\"\ninputs = { p = \"s.2\" }"), "absent when s has 1 part"),
         (both("[steps.c]\nrun = \"ten\"\ninputs = { p = \"a\" }\nunless = \"max(a) < 0.5\"\n[steps.d]\ncombine = \"first\"\nof = [\"c\"]\nwhen = \"max(a) < 0.5\"\n[steps.b]\ncombine = \"first\"\nof = [\"d\", \"a\"]").replace("ten", "pair").replace("[\"c\"]", "[\"c.a\"]"), "step d never runs"),
         // Unused items.
         ("inputs = { image = \"FP32[n, 64]\", more = \"BOOL[]\" }\n".to_owned() + A + "[outputs]\no = \"a\"", "input more is read by no step"),

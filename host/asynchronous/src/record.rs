@@ -19,7 +19,7 @@ use weir_types::api::{
 use weir_types::{AsyncId, ContentHash, ErrorCode, Name, TenantId, Version};
 
 /// Size limit of an error's text in a record, as JSON.
-const ERROR_BYTES_MAX: usize = 150;
+const ERROR_BYTES_MAX: usize = 130;
 /// Size limit of the request id in a record, as JSON. The request's blob has the whole id.
 const REQUEST_ID_BYTES_MAX: usize = 80;
 /// Size limit of a callback's error in a record, as JSON.

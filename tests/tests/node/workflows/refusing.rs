@@ -27,7 +27,7 @@ async fn invalid_documents_are_rejected_with_step_and_edge() {
             workflow(&one, "a").replace("[n, 4]", "[n, 5]"),
             "step a, input x: expected FP32[?, 4], but x is FP32[n, 5]",
         ),
-        (workflow(&one, "a").replace("FP32", "INT8"), "and x is INT8[n, 4]"),
+        (workflow(&one, "a").replace("FP32", "INT8"), "but x is INT8[n, 4]"),
         (
             workflow(&format!("{one}when = \"max(x) < 1\""), "a"),
             "output y: a.y is absent when max(x) < 1 does not hold",
