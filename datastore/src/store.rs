@@ -78,7 +78,7 @@ pub trait Datastore: fmt::Debug + Send + Sync {
     /// copy or wiped the store. From then on, all calls fail with [`Replaced`](crate::Error::Replaced).
     /// Never returns for backends that lock their data.
     async fn until_replaced(&self) {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     /// Discards the history before a revision, of all users of the store. Watches of discarded

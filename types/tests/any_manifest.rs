@@ -1,6 +1,6 @@
 //! Runs the fuzz target without a fuzzer: on its seeds, and on mutated seeds.
 
-#![allow(clippy::unwrap_used, reason = "a folder that cannot be read fails the test")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "what cannot be read fails the test")]
 
 #[path = "../../fuzz/fuzz_targets/check_manifest.rs"]
 mod check_manifest;

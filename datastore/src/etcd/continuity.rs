@@ -99,7 +99,7 @@ impl Continuity {
         let revision = revision_of(answer.revision);
         self.newest.fetch_max(revision.0, Ordering::AcqRel);
         if revision < before || (answer.is_new && revision == before) {
-            self.lose(format!("its revision is {revision} after {before}"));
+            self.lose(&format!("its revision is {revision} after {before}"));
         }
         self.check()
     }
@@ -110,8 +110,8 @@ impl Continuity {
         let found = self.read().await?;
         match (&found, self.identity.get()) {
             (Some(found), Some(identity)) if found == identity => {}
-            (None, _) => self.lose("its identity is missing".to_owned()),
-            _ => self.lose("it has another identity".to_owned()),
+            (None, _) => self.lose("its identity is missing"),
+            _ => self.lose("it has another identity"),
         }
         self.check()
     }
@@ -173,8 +173,8 @@ impl Continuity {
         }
     }
 
-    fn lose(&self, why: String) {
-        if self.replaced.set(why.clone()).is_ok() {
+    fn lose(&self, why: &str) {
+        if self.replaced.set(why.to_owned()).is_ok() {
             tracing::error!(why, "the data of etcd was replaced: it was restored from a copy, or wiped");
             self.noticed.cancel();
         }

@@ -41,7 +41,7 @@ pub(crate) async fn restore(
         Err(error) => Err(error.into()),
     };
     datastore.close().await;
-    let ended = ended.or_else(|error| Err(place.clean_up(error)));
+    let ended = ended.map_err(|error| place.clean_up(error));
     drop(lock);
     ended
 }

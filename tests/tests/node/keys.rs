@@ -91,7 +91,7 @@ async fn limited_key_cannot_tell_other_functions_from_missing_ones() {
     let limited = client_with(&acme, "limited", body).await;
     assert_eq!(limited.get("/fn/mine/x").await.ok().text(), "hello, x\n");
     let listed: Vec<_> = limited.functions().await.into_iter().map(|function| function.active.name).collect();
-    assert_eq!(listed.iter().map(|name| name.as_str()).collect::<Vec<_>>(), ["mine", "mine-tensors"]);
+    assert_eq!(listed.iter().map(weir_types::Name::as_str).collect::<Vec<_>>(), ["mine", "mine-tensors"]);
     limited.deploy("unborn", function("hello")).await;
     for (method, path) in [
         (Method::GET, "/fn/NAME/x"),
