@@ -101,8 +101,8 @@ pub trait Datastore: fmt::Debug + Send + Sync {
 
 /// The entries of a store at one revision. Later commits do not change it.
 ///
-/// A backend keeps what a snapshot needs until it is dropped, or discards it after a while: reads then
-/// fail with [`Discarded`](crate::Error::Discarded).
+/// A backend keeps the entries of that revision until the snapshot is dropped. A backend that limits
+/// its history may discard them earlier: reads then fail with [`Discarded`](crate::Error::Discarded).
 #[async_trait]
 pub trait Snapshot: fmt::Debug + Send + Sync {
     /// The revision.

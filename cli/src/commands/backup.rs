@@ -115,7 +115,7 @@ fn receive(body: impl Read, file: &mut File, progress: &ProgressBar) -> Result<B
     Ok(summary)
 }
 
-/// Copies to a file what is read.
+/// A reader that writes a copy of all bytes that it reads to a file.
 struct Tee<'a, R> {
     source: R,
     file: BufWriter<&'a mut File>,

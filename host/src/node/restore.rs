@@ -78,7 +78,7 @@ impl RestorePlace {
         }
     }
 
-    /// Removes what a failed attempt has left, so that it can be repeated.
+    /// Removes the files of a failed restoration, so that it can be repeated.
     fn clean_up(&self, error: anyhow::Error) -> anyhow::Error {
         match self {
             Self::Folder(folder) => {

@@ -71,8 +71,8 @@ impl Writer {
     }
 }
 
-/// The folder is lost after a backup that was made during writes: what was acknowledged before the
-/// backup is there and works.
+/// A backup is made during writes, and the data folder is lost. The restored node has every write that
+/// was acknowledged before the backup, and serves calls.
 #[tokio::test]
 async fn restored_node_has_everything_acknowledged_before_the_backup() {
     let node = TestNode::start().await;
@@ -133,7 +133,8 @@ fn large_component(name: &str) -> Bytes {
     with_custom_section(&function("hello"), &name.repeat((8 << 20) / name.len()))
 }
 
-/// The client reads slowly, and what the backup has not read yet is deleted.
+/// The client reads the archive slowly. A model whose files are not written yet is deleted meanwhile,
+/// and is in the archive nevertheless.
 #[tokio::test]
 async fn deletions_do_not_reach_a_running_backup() {
     let node = TestNode::start().await;
@@ -157,7 +158,7 @@ async fn deletions_do_not_reach_a_running_backup() {
     restore(&other, &file).await.unwrap();
     let other = other.start().await;
     other.post("/v2/models/m/infer", ROW).await.ok();
-    // The next deletion removes what the backup has kept.
+    // After the backup, the next deletion also removes the files that the backup had kept.
     node.post("/v1/backup", "").await.ok();
     node.push_model("two", 1, model("good/add.onnx")).await;
     node.delete("/v1/models/two").await.ok();

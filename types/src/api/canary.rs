@@ -41,8 +41,8 @@ pub struct CanaryReport {
     pub canary_calls: VersionCalls,
     /// Calls of the active version in the same time.
     pub active_calls: VersionCalls,
-    /// What the node waits for before it promotes the canary; `None` if nothing promotes it by
-    /// itself.
+    /// The unmet condition of the promotion, such as the rest of the time or missing calls. `None` if
+    /// the node does not promote the canary automatically.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,
     /// Nodes of the cluster that did not answer; their calls are missing.

@@ -12,7 +12,7 @@ use weir_types::ContentHash;
 /// Size of the pieces in which a blob is read.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// The contents of a blob. Whoever reads them compares them with the digest.
+/// The contents of a blob, not verified: the reader has to compare their hash with the digest.
 pub struct BlobContents {
     /// Size.
     pub bytes: u64,
