@@ -266,8 +266,10 @@ pub struct DeviceSpec {
     pub capacity_bytes: u64,
     /// Run slots: the maximum number of concurrent model runs. Further runs wait on the device.
     pub slots: u32,
-    /// Invocations that may hold a grant on the device at the same time, under every rule. With
-    /// [`DeviceRule::CountedInvocations`], 1 reproduces the papers' one request at a time.
+    /// Maximum number of invocations that hold a grant on the device at the same time. It applies
+    /// under both device rules. With [`DeviceRule::CountedInvocations`] and a maximum of 1, the
+    /// device takes one request at a time, like the devices in the papers
+    /// (`docs/concepts/scheduling.md`).
     pub invocations_max: u32,
     /// When the device accepts one more invocation.
     #[serde(default, skip_serializing_if = "DeviceRule::is_counted")]

@@ -68,7 +68,8 @@ pub struct KernelGraphs {
 }
 
 impl KernelGraphs {
-    /// Creates the table for a device of this driver. Starts no process.
+    /// Creates an empty table of workers for device `ordinal` of the CUDA driver library at
+    /// `driver`. Starts no worker process: the first run of a tenant's graph does.
     pub fn new(config: KernelGraphConfig, driver: PathBuf, ordinal: u32, arena: Arena) -> Self {
         let capture_failures = CaptureFailures::new(Device::Cuda { ordinal });
         Self { config: Arc::new(config), driver, ordinal, arena, capture_failures, workers: Mutex::default() }

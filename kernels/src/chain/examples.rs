@@ -94,8 +94,9 @@ impl Example {
         examples
     }
 
-    /// A typical chain of networks: `silu(a * b + c)` of floats. If there are several dimensions,
-    /// `a` has one number per element of the last.
+    /// An elementwise chain that is typical of neural networks: `silu(a * b + c)` on `FP32`
+    /// tensors. With two or more dimensions, `a` is a vector along the last dimension and is
+    /// broadcast over the others.
     #[must_use]
     pub fn silu(dims: &[usize]) -> Self {
         use Instruction::{Binary as B, Load, Unary as U};

@@ -209,8 +209,9 @@ impl Models {
         }
     }
 
-    /// Refuses a version, `None` for the next, that would become the newest with inputs or outputs
-    /// that users of the newest one cannot use.
+    /// Refuses a push that would become the newest version if its inputs or outputs are
+    /// incompatible with those of the current newest version, unless the push permits such a
+    /// change. `version` is the version that the push requests; `None` means the next version.
     fn check_signature(
         &self,
         push: &Push,

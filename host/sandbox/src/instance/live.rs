@@ -143,8 +143,8 @@ impl Instance {
         }
     }
 
-    /// Whether it may still be writing the body of its response. Always true for WASI 0.3, where
-    /// the guest's own tasks write the body unobserved.
+    /// Whether the guest may still be writing the body of its response. Always true for WASI 0.3,
+    /// where the guest's own tasks write the body and the host cannot observe when they finish.
     pub(super) fn is_writing(&mut self) -> bool {
         matches!(self.exports, Some(Exports::Http03(_))) || self.store.data_mut().has_open_body()
     }
