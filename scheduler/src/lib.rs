@@ -54,6 +54,12 @@ pub use slo::{
     Front, FrontError, FrontStep, PlacementOffer, PlacementPreference, Quote, Slo, SloSettings, StepPlacement,
 };
 
+mod workflows;
+pub use workflows::{
+    ClockworkWorkflows, FirstComeWorkflows, GraphStep, StepTimes, UnknownWorkflowPolicy, WorkflowAction,
+    WorkflowAdmission, WorkflowDevice, WorkflowEvent, WorkflowGraph, WorkflowPolicy, WorkflowPolicyKind,
+};
+
 mod capacity;
 pub use capacity::{CapacityError, CapacityPlan, InstanceConfiguration, plan_capacity};
 

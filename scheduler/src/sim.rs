@@ -41,5 +41,11 @@ pub use check::Violation;
 mod metrics;
 pub use metrics::SimulationMetrics;
 
+mod workflows;
+pub use workflows::{
+    TABLE_4_1, Table41Row, WorkflowMetrics, WorkflowOptions, WorkflowOutcome, WorkflowPreset,
+    WorkflowSchedule, WorkflowWorkload, run_workflows, table_4_1,
+};
+
 mod report;
 pub use report::{Chart, ChartKind, Compared, Figure, Reproduction, SimulationError, measure, reproduce};

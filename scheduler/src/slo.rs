@@ -112,7 +112,7 @@ impl SloSettings {
     }
 
     /// The part of `time_ns` that may be planned with.
-    fn without_margin_ns(&self, time_ns: u64) -> u64 {
+    pub(crate) fn without_margin_ns(&self, time_ns: u64) -> u64 {
         let part = if self.margin.is_nan() { 0.0 } else { self.margin.clamp(0.0, 1.0) };
         time_ns - crate::estimate::round_ns(time_ns as f64 * part).min(time_ns)
     }

@@ -238,10 +238,14 @@ impl Checks {
     }
 }
 
-fn ensure(holds: bool, promise: &'static str, details: impl FnOnce() -> String) -> Result<(), Violation> {
+pub(super) fn ensure(
+    holds: bool,
+    promise: &'static str,
+    details: impl FnOnce() -> String,
+) -> Result<(), Violation> {
     if holds { Ok(()) } else { violated(promise, details()) }
 }
 
-fn violated<T>(promise: &'static str, details: String) -> Result<T, Violation> {
+pub(super) fn violated<T>(promise: &'static str, details: String) -> Result<T, Violation> {
     Err(Violation { promise, details })
 }

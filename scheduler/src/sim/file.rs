@@ -133,7 +133,8 @@ fn s_of(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-fn bytes_of(mb: f64) -> Result<u64, String> {
+/// Converts MB of a file to bytes.
+pub(super) fn bytes_of(mb: f64) -> Result<u64, String> {
     if !(mb > 0.0 && mb <= MB_MAX) {
         return Err(format!("{mb} is not an amount of memory in MB"));
     }

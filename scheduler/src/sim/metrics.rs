@@ -135,7 +135,7 @@ impl SimulationMetrics {
 }
 
 /// The value that a fraction `part` of the sorted values does not exceed.
-fn percentile(sorted: &[f64], part: f64) -> f64 {
+pub(super) fn percentile(sorted: &[f64], part: f64) -> f64 {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a fraction of a length")]
     let at = (part * sorted.len() as f64) as usize;
     sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or_default()

@@ -3,9 +3,11 @@
 
 mod kaas;
 mod lalb;
+mod workflows;
 
 use super::{
-    Preset, SimulatedBatching, SimulatedCluster, SimulationMetrics, Violation, Workload, WorkloadError, run,
+    Preset, SimulatedBatching, SimulatedCluster, SimulationMetrics, Table41Row, Violation, Workload,
+    WorkloadError, run,
 };
 use crate::{PolicyKind, PolicyOptions};
 use serde::Serialize;
@@ -72,7 +74,9 @@ pub struct Reproduction {
     /// Policies side by side at a working set of 35, under the LALB paper's rules, and then with
     /// batches and slots.
     pub compared: Vec<Compared>,
-    /// Figures 4 to 7 of the LALB paper, and 6.4 to 6.7 of the KaaS thesis.
+    /// Table 4.1 of the KaaS thesis.
+    pub workflows: Vec<Table41Row>,
+    /// Figures 4 to 7 of the LALB paper, and 6.4 to 6.7 and Table 4.1 of the KaaS thesis.
     pub charts: Vec<Chart>,
 }
 
@@ -103,6 +107,7 @@ pub fn reproduce(seeds: &[u64]) -> Result<Reproduction, SimulationError> {
     lalb::add(seeds, &mut all)?;
     compare(seeds, &mut all)?;
     kaas::add(seeds, &mut all)?;
+    workflows::add(seeds, &mut all)?;
     Ok(all)
 }
 

@@ -94,7 +94,7 @@ impl SimulatedCluster {
 }
 
 /// A pseudo-random number from 0 to 1, determined by a request.
-fn lot(request: u32, salt: u64) -> f64 {
+pub(super) fn lot(request: u32, salt: u64) -> f64 {
     let mut bits = (u64::from(request) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(salt << 32);
     bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
