@@ -95,6 +95,14 @@ pub struct NodeConfig {
     pub traces: TracesConfig,
 }
 
+impl NodeConfig {
+    /// Whether only the user who runs the node can reach it: it has one tenant, no cluster and a
+    /// loopback address.
+    pub(crate) fn is_private(&self) -> bool {
+        self.token_file.is_none() && self.cluster.is_none() && self.listen.ip().is_loopback()
+    }
+}
+
 impl Default for NodeConfig {
     fn default() -> Self {
         Self {

@@ -277,7 +277,8 @@ impl NodeBuilder {
                 shell
             }
         };
-        command.arg("up").args(["--listen", &self.listen, "--data"]).arg(&self.data).args(&self.arguments);
+        command.arg("up").args(["--listen", &self.listen, "--data"]).arg(&self.data);
+        command.arg("--set").arg(compile_cache()).args(&self.arguments);
         // Remove the settings of the developer's environment.
         std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WEIR_")).for_each(
             |(name, _)| {
@@ -341,6 +342,14 @@ async fn ready(lines: &mut Lines<BufReader<ChildStdout>>) -> Option<String> {
 }
 
 /// Path of the `weir` binary under test: `WEIR_BIN`, or the binary in the tests' target folder.
+/// Setting of the compile cache that all nodes of the tests share: most tests deploy the same
+/// interpreters.
+fn compile_cache() -> String {
+    let binary = binary();
+    let folder = binary.parent().expect("a binary is in a folder").join("compile-cache");
+    format!("sandbox.compile_cache.folder={}", folder.display())
+}
+
 fn binary() -> PathBuf {
     if let Some(binary) = std::env::var_os("WEIR_BIN") {
         return binary.into();

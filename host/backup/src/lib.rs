@@ -28,3 +28,6 @@ pub use reader::{BackupContents, BackupSummary, CheckOnly, Parts, ReadError, rea
 
 mod restore;
 pub use restore::{RestoreError, RestoreTarget, restore};
+
+#[cfg(test)]
+mod tests;

@@ -3,15 +3,18 @@
 
 mod artefacts;
 pub mod compile;
+mod compile_cache;
 mod inspect;
 pub mod policy;
 mod recompile;
 
+pub use compile_cache::CompileCache;
 pub use recompile::Recompiler;
 
 use crate::engine::{Engines, Generation};
 use artefacts::Artefacts;
 use compile::{CompileError, CompiledComponent};
+use compile_cache::CachedCompilation;
 use moka::sync::Cache;
 use std::collections::HashSet;
 use std::hash::Hash as _;
@@ -53,16 +56,19 @@ pub struct Components {
     loaded: Cache<ContentHash, Arc<LinkedComponent>>,
     in_use: InUse,
     limits: weir_child::Limits,
+    cache: Option<Arc<CompileCache>>,
 }
 
 impl Components {
     /// Opens the artefacts under `folder`, which is created if necessary. Artefacts are named by
-    /// the digests of their components; those `in_use` are not removed.
+    /// the digests of their components; those `in_use` are not removed. Components are compiled
+    /// with `cache`, if there is one.
     pub fn open(
         folder: &Path,
         engines: Arc<Engines>,
         in_use: InUse,
         limits: weir_child::Limits,
+        cache: Option<CompileCache>,
     ) -> anyhow::Result<Self> {
         let [p2, p3] = [Generation::P2, Generation::P3].map(|generation| {
             let engine = engines.get(generation);
@@ -77,7 +83,8 @@ impl Components {
             .build();
         let linkers = [p2.0?, p3.0?];
         let artefacts = [Arc::new(Artefacts::open(p2.1)?), Arc::new(Artefacts::open(p3.1)?)];
-        Ok(Self { engines, linkers, artefacts, loaded, in_use, limits })
+        let cache = cache.map(Arc::new);
+        Ok(Self { engines, linkers, artefacts, loaded, in_use, limits, cache })
     }
 
     /// The engines that run the components.
@@ -92,8 +99,16 @@ impl Components {
         let internal = |error: std::io::Error| CompileError::io("cannot keep the artefact", &error);
         // Both folders are on one file system, so the temporary file may be in either one.
         let staged = self.artefacts[0].stage().map_err(internal)?;
-        let task = compile::CompileTask { component: blob.to_owned(), artefact: staged.path().to_owned() };
+        let cached = compile_cache::begin(self.cache.as_ref()).await;
+        let task = compile::CompileTask {
+            component: blob.to_owned(),
+            artefact: staged.path().to_owned(),
+            cache: cached.as_ref().map(CachedCompilation::task),
+        };
         let compiled = compile::compile(&task, self.limits).await?;
+        if let Some(cached) = cached {
+            cached.end().await;
+        }
         let artefacts = self.artefacts_of(compiled.kind).clone();
         tokio::task::spawn_blocking(move || artefacts.keep(digest, staged))
             .await
@@ -198,7 +213,7 @@ fn deserialize(engine: &wasmtime::Engine, path: &Path) -> wasmtime::Result<Compo
 
 /// A hash of everything other than the component that an artefact's machine code depends on: the
 /// version and settings of wasmtime.
-fn compatibility_hash(engine: &wasmtime::Engine) -> String {
+pub(crate) fn compatibility_hash(engine: &wasmtime::Engine) -> String {
     /// Feeds `std::hash` into a hash that is the same in every run.
     #[derive(Default)]
     struct Stable(Hasher);

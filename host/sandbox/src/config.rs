@@ -3,6 +3,7 @@
 use crate::Engines;
 use anyhow::anyhow;
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 use weir_types::{Limits, Reuse};
 
 const MIB: u64 = 1 << 20;
@@ -30,6 +31,8 @@ pub struct SandboxConfig {
     pub compile_memory_bytes_max: u64,
     /// CPU time limit of the process that compiles a component.
     pub compile_cpu_ms_max: u64,
+    /// Cache of machine code, by function of a component.
+    pub compile_cache: CompileCacheConfig,
     /// Highest limits that a manifest may request.
     pub limit_caps: Limits,
     /// Highest instance reuse that a manifest may request.
@@ -47,9 +50,31 @@ impl Default for SandboxConfig {
             compiles_max: 2,
             compile_memory_bytes_max: 2048 * MIB,
             compile_cpu_ms_max: 120_000,
+            compile_cache: CompileCacheConfig::default(),
             limit_caps: Limits::default_caps(),
             reuse_caps: Reuse::default_caps(),
         }
+    }
+}
+
+/// A cache of machine code, so that a changed component is compiled only where it changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CompileCacheConfig {
+    /// Whether components are compiled with the cache. None: only on a node without a token file
+    /// and a cluster, on a loopback address. Other nodes cannot use it, because tenants would share
+    /// machine code.
+    pub enabled: Option<bool>,
+    /// Folder of the cache, which several nodes of one user may share. None: `compile-cache` in the
+    /// data folder.
+    pub folder: Option<PathBuf>,
+    /// Largest cache. The functions that were compiled least recently are removed first.
+    pub bytes_max: u64,
+}
+
+impl Default for CompileCacheConfig {
+    fn default() -> Self {
+        Self { enabled: None, folder: None, bytes_max: 64 * MIB }
     }
 }
 

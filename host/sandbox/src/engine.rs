@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
+use wasmtime::{CacheStore, Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 use weir_types::{FunctionKind, Limits};
 
 /// The interval at which a running guest can be interrupted, from the first tick that finds a
@@ -60,8 +60,16 @@ impl Generation {
 }
 
 /// An engine for the compiling child: generates the same code as the node's engine, without a pool.
-pub(crate) fn compiling_engine(generation: Generation) -> wasmtime::Result<Engine> {
-    Engine::new(&config(generation))
+/// Takes the code of functions that are in `cache` from there.
+pub(crate) fn compiling_engine(
+    generation: Generation,
+    cache: Option<Arc<dyn CacheStore>>,
+) -> wasmtime::Result<Engine> {
+    let mut config = config(generation);
+    if let Some(cache) = cache {
+        config.enable_incremental_compilation(cache)?;
+    }
+    Engine::new(&config)
 }
 
 fn config(generation: Generation) -> Config {

@@ -8,7 +8,7 @@ pub mod hostcalls;
 pub mod instance;
 
 mod config;
-pub use config::SandboxConfig;
+pub use config::{CompileCacheConfig, SandboxConfig};
 
 mod engine;
 pub use crate::engine::Engines;

@@ -4,7 +4,7 @@
 use super::devices;
 use super::storage::{BLOB_FOLDERS, MODELS, Storage};
 use crate::config::NodeConfig;
-use anyhow::Context;
+use anyhow::{Context, bail};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use weir_asynchronous::Invocations;
@@ -17,7 +17,8 @@ use weir_control::workflows::{Catalog, WorkflowRegistry, Workflows};
 use weir_datastore::{Datastore, Revision};
 use weir_device::Arena;
 use weir_outbound::Connector;
-use weir_sandbox::component::{Components, Recompiler};
+use weir_sandbox::component::{CompileCache, Components, Recompiler};
+use weir_sandbox::{CompileCacheConfig, Engines};
 use weir_storage::blobs::Blobs;
 use weir_telemetry::Metrics;
 use weir_telemetry::logs::Logs;
@@ -165,5 +166,29 @@ fn components(config: &NodeConfig, storage: &Storage, blobs: &Blobs) -> anyhow::
     let engines = config.sandbox.engines()?;
     let limits = config.sandbox.compile_limits();
     let folder = storage.folder.join("artefacts");
-    Ok(Arc::new(Components::open(&folder, Arc::new(engines), blobs.in_use().clone(), limits)?))
+    let cache = compile_cache(config, storage, &engines)?;
+    Ok(Arc::new(Components::open(&folder, Arc::new(engines), blobs.in_use().clone(), limits, cache)?))
+}
+
+/// The cache of compiled functions. Without a setting, a node has one if only its own user can reach
+/// it.
+fn compile_cache(
+    config: &NodeConfig,
+    storage: &Storage,
+    engines: &Engines,
+) -> anyhow::Result<Option<CompileCache>> {
+    let CompileCacheConfig { enabled, folder, bytes_max } = &config.sandbox.compile_cache;
+    let is_enabled = enabled.unwrap_or_else(|| config.is_private());
+    if !is_enabled {
+        return Ok(None);
+    }
+    if !config.is_private() {
+        bail!(
+            "sandbox.compile_cache.enabled: a node with a token file, in a cluster or beyond loopback cannot have a compile cache, because its tenants would share machine code; remove the setting"
+        );
+    }
+    let folder = folder.clone().unwrap_or_else(|| storage.folder.join("compile-cache"));
+    let cache = CompileCache::open(folder.clone(), engines, *bytes_max);
+    let context = || format!("sandbox.compile_cache.folder: cannot use {}", folder.display());
+    cache.map(Some).with_context(context)
 }

@@ -125,9 +125,7 @@ fn check_confinement(config: &NodeConfig) -> anyhow::Result<()> {
 /// Where models run on the CPU. Without a setting, a node that only its own user can reach runs
 /// them in its process.
 fn isolation(config: &NodeConfig) -> Isolation {
-    let is_private =
-        config.token_file.is_none() && config.cluster.is_none() && config.listen.ip().is_loopback();
-    let default = if is_private { Isolation::InProcess } else { Isolation::Process };
+    let default = if config.is_private() { Isolation::InProcess } else { Isolation::Process };
     config.models.isolation.unwrap_or(default)
 }
 

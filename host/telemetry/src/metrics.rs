@@ -185,6 +185,13 @@ impl Metrics {
         self.calls.guest_memory(bytes);
     }
 
+    /// Counts the functions of a component that the compile cache contained, and those that it did
+    /// not.
+    pub fn compiled_with_cache(&self, hits: u64, misses: u64) {
+        self.deployed.cached_functions.inc_by(hits);
+        self.deployed.compiled_functions.inc_by(misses);
+    }
+
     /// Counts a cold start.
     pub fn cold_start(&self, cause: ColdStart) {
         self.calls.cold_start(cause);

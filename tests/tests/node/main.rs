@@ -13,6 +13,7 @@ mod calling;
 mod canaries;
 mod cancelling;
 mod churn;
+mod compile_cache;
 mod concurrency;
 mod connections;
 mod contract;

@@ -180,6 +180,7 @@ async fn make_ready(node: &NodeState, tenant: &TenantId, staged: &Staged) -> Res
     let compiled = node.components.compile(digest, staged.path()).await?;
     drop(turn);
     node.metrics.phase(Phase::Compile, Duration::from_millis(compiled.compile_time_ms));
+    node.metrics.compiled_with_cache(compiled.cache.hits, compiled.cache.misses);
     let needs = node.components.try_out(digest, compiled.kind).await.map_err(|error| match error {
         ComponentLoadError::Broken(_) => CompileError::unfit(&error).into(),
         ComponentLoadError::Missing => ApiError::internal(&error),

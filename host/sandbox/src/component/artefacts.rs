@@ -34,7 +34,7 @@ pub(super) struct Artefacts {
 
 /// State of a file at its verification. A change of the contents changes it too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct FileState {
+pub(super) struct FileState {
     device: u64,
     inode: u64,
     bytes: u64,
@@ -42,7 +42,7 @@ struct FileState {
 }
 
 impl FileState {
-    fn new(file: &File) -> io::Result<Self> {
+    pub(super) fn new(file: &File) -> io::Result<Self> {
         let about = file.metadata()?;
         Ok(Self {
             device: about.dev(),

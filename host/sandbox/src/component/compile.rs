@@ -2,6 +2,7 @@
 //! the artefact to the requested path.
 
 use super::ComponentLoadError;
+use super::compile_cache::CompiledFunctions;
 use super::inspect::outline;
 use super::policy;
 use crate::engine::{Generation, compiling_engine};
@@ -10,7 +11,9 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Instant;
+use wasmtime::CacheStore;
 use wasmtime::component::Component;
 use weir_child::{ChildCommand, ChildFailure, Confinement, Limits};
 use weir_storage::{DiskFull, is_disk_full};
@@ -26,6 +29,19 @@ pub struct CompileTask {
     pub(crate) component: PathBuf,
     /// The path to write the artefact to.
     pub(crate) artefact: PathBuf,
+    /// The cache of compiled functions, if the component is compiled with one.
+    pub(crate) cache: Option<CacheTask>,
+}
+
+/// The files of a cache of compiled functions.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CacheTask {
+    /// The path of the cache, if there is one.
+    pub(crate) stored: Option<PathBuf>,
+    /// The path to write a new cache to. It stays empty if it would hardly differ.
+    pub(crate) updated: PathBuf,
+    /// The limit of the new cache.
+    pub(crate) bytes_max: u64,
 }
 
 /// The child's result.
@@ -37,6 +53,17 @@ pub struct CompiledComponent {
     pub imports: Vec<String>,
     /// The wall-clock time of the compilation in the child.
     pub compile_time_ms: u64,
+    /// What the cache of compiled functions contained; zeroes without a cache.
+    pub cache: CacheCounts,
+}
+
+/// Functions of a component that was compiled with a cache.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheCounts {
+    /// Functions whose code was in the cache, or that equal another one of the component.
+    pub hits: u64,
+    /// Functions that were compiled.
+    pub misses: u64,
 }
 
 /// The reason why a component cannot be deployed.
@@ -99,8 +126,13 @@ pub async fn compile(task: &CompileTask, limits: Limits) -> Result<CompiledCompo
 /// The child's side of [`compile`].
 pub fn main() -> ExitCode {
     let access = |task: &CompileTask| {
-        let CompileTask { component, artefact } = task.clone();
-        Some(Confinement { readable: vec![component], writable: vec![artefact] })
+        let CompileTask { component, artefact, cache } = task.clone();
+        let mut files = Confinement { readable: vec![component], writable: vec![artefact] };
+        if let Some(CacheTask { stored, updated, .. }) = cache {
+            files.readable.extend(stored);
+            files.writable.push(updated);
+        }
+        Some(files)
     };
     weir_child::serve(access, |task: CompileTask, limits| do_task(&task, limits))
 }
@@ -113,11 +145,17 @@ fn do_task(task: &CompileTask, limits: Limits) -> Result<CompiledComponent, Comp
     })?;
     let outline = outline(&bytes).map_err(|(code, text)| CompileError::new(code, text))?;
     refuse_unknown(&outline.imports)?;
-    let artefact = build(&bytes, outline.kind, limits)?;
+    let functions = task.cache.as_ref().map(|cache| Arc::new(CompiledFunctions::open(cache)));
+    let artefact = build(&bytes, outline.kind, functions.clone(), limits)?;
     write(&task.artefact, &artefact)
         .map_err(|error| CompileError::io("cannot write the artefact", &error))?;
+    let counts = functions.as_deref().map(CompiledFunctions::counts).unwrap_or_default();
+    if let (Some(functions), Some(cache)) = (functions, &task.cache) {
+        // The component is compiled: without a new cache, the next compilation only takes longer.
+        let _ = functions.update(&cache.updated);
+    }
     let compile_time_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-    Ok(CompiledComponent { kind: outline.kind, imports: outline.imports, compile_time_ms })
+    Ok(CompiledComponent { kind: outline.kind, imports: outline.imports, compile_time_ms, cache: counts })
 }
 
 fn refuse_unknown(imports: &[String]) -> Result<(), CompileError> {
@@ -129,13 +167,19 @@ fn refuse_unknown(imports: &[String]) -> Result<(), CompileError> {
     })
 }
 
-fn build(bytes: &[u8], kind: FunctionKind, limits: Limits) -> Result<Vec<u8>, CompileError> {
+fn build(
+    bytes: &[u8],
+    kind: FunctionKind,
+    functions: Option<Arc<CompiledFunctions>>,
+    limits: Limits,
+) -> Result<Vec<u8>, CompileError> {
     let generation = Generation::for_kind(kind);
     let internal = |error: wasmtime::Error| match is_out_of_memory(&error) {
         true => CompileError::over(limits, "memory"),
         false => CompileError::new(ErrorCode::Internal, format!("{error:#}")),
     };
-    let engine = compiling_engine(generation).map_err(internal)?;
+    let engine = compiling_engine(generation, functions.map(|functions| functions as Arc<dyn CacheStore>))
+        .map_err(internal)?;
     let component = Component::new(&engine, bytes).map_err(|error| match is_out_of_memory(&error) {
         true => CompileError::over(limits, "memory"),
         false => CompileError::new(

@@ -133,8 +133,9 @@ impl Flight {
             };
             CompileError::new(code, format!("the component cannot be read: {error}"))
         })?;
-        components.compile(self.digest, &component).await?;
+        let compiled = components.compile(self.digest, &component).await?;
         metrics.phase(Phase::Compile, started.elapsed());
+        metrics.compiled_with_cache(compiled.cache.hits, compiled.cache.misses);
         components.try_out(self.digest, kind).await.map_err(|error| CompileError::unfit(&error))?;
         Ok(())
     }
