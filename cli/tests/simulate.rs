@@ -115,6 +115,46 @@ fn lost_nodes_lose_only_their_running_requests() {
 }
 
 #[test]
+fn workflows_are_simulated_from_a_file_and_from_the_preset() {
+    let folder = tempfile::tempdir().unwrap();
+    let steps = json!([{"name": "a", "model": "m"}, {"name": "b", "model": "m", "after": ["a"]}]);
+    let workload = json!({
+        "devices": [{"kind": "cpu", "count": 1, "mb": 100, "price": 1000}],
+        "models": [{"name": "m", "mb": 10, "run_ms": {"cpu": 10}}],
+        "workflows": [{"name": "w", "steps": steps, "slo_ms": 30, "cost_slo": 20}],
+        "requests": [[0.0, "w"], [0.001, "w"]],
+        "warm": true,
+        "seconds": 0.1,
+    });
+    std::fs::write(folder.path().join("flows.json"), workload.to_string()).unwrap();
+    let rows = ok(folder.path(), &["workflows", "--workload", "flows.json", "--json"]);
+    let of = |row: usize, key: &str| rows[row][key].clone();
+    let goodputs: Vec<Value> = (0..3).map(|row| of(row, "goodput")).collect();
+    // One of the two in 0.1 s. FIFO runs both, and finishes the second one too late.
+    assert_eq!(goodputs, [json!(10.0), json!(10.0), json!(10.0)], "{rows}");
+    assert_eq!(
+        (of(0, "cost_goodput"), of(1, "given_up"), of(2, "rejected")),
+        (20.0.into(), 0.5.into(), 0.5.into())
+    );
+    let later = ["workflows", "--workload", "flows.json", "--slo", "40ms", "--policy", "admission", "--json"];
+    assert_eq!(ok(folder.path(), &later)[0]["goodput"], 20.0);
+    let preset = ["workflows", "--slo", "20ms", "--slo", "0.04s", "--seeds", "2", "--json"];
+    let rows = ok(folder.path(), &preset);
+    assert_eq!((rows.as_array().unwrap().len(), &rows[5]["slo_ms"]), (6, &40.0.into()));
+    assert_eq!(rows, ok(folder.path(), &preset));
+    for (arguments, why) in [
+        (["workflows", "--slo", "20x"], "500ms"),
+        (["workflows", "--policy", "lalb"], "admission"),
+        (["workflows", "--preset", "trace"], "pipelines"),
+        (["workflows", "--workload", "absent.json"], "absent.json"),
+    ] {
+        let output = weir(folder.path(), &arguments);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && told.contains(why), "{arguments:?}: {told}");
+    }
+}
+
+#[test]
 fn invalid_workloads_and_options_are_errors() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("large.json"), WORKLOAD.replace("8000", "5000")).unwrap();

@@ -3,6 +3,7 @@
 mod replay;
 mod reproduce;
 mod slo;
+mod workflows;
 
 use crate::commands::workload::{WorkloadArgs, WorkloadUsers, seconds};
 use crate::commands::{CommandContext, plot};
@@ -54,6 +55,7 @@ use weir_scheduler::{
 ///                 --policy finish-first --policy clockwork
 ///   weir simulate --preset trace --rule committed-work --hand-over-ms 2 --fail-share 0.1
 ///   weir simulate reproduce --plots out
+///   weir simulate workflows --slo 20ms --slo 80ms --seeds 10
 ///   weir simulate --replay record.jsonl
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment, args_conflicts_with_subcommands = true)]
@@ -85,6 +87,7 @@ pub(crate) struct SimulateArgs {
 #[derive(Debug, clap::Subcommand)]
 enum SimulateCommand {
     Reproduce(reproduce::ReproduceArgs),
+    Workflows(workflows::WorkflowsArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -210,8 +213,10 @@ impl Serialize for PolicyName {
 }
 
 pub(crate) fn run(args: &SimulateArgs, context: &CommandContext) -> Result<()> {
-    if let Some(SimulateCommand::Reproduce(args)) = &args.command {
-        return reproduce::run(args, context);
+    match &args.command {
+        Some(SimulateCommand::Reproduce(args)) => return reproduce::run(args, context),
+        Some(SimulateCommand::Workflows(args)) => return workflows::run(args, context),
+        None => {}
     }
     if let Some(path) = &args.replay {
         return replay::run(path, context);

@@ -5,14 +5,15 @@ use crate::error::Problem;
 use crate::output::table;
 use anyhow::Result;
 use std::path::PathBuf;
-use weir_scheduler::sim::{Compared, Figure, Reproduction, SimulationError, reproduce};
+use weir_scheduler::sim::{Compared, Figure, Reproduction, SimulationError, Table41Row, reproduce};
 
 /// Compare Weir's results with published and reference results
 ///
 /// First prints three columns for "Locality-aware load balancing" and "Kernel-as-a-Service": the
 /// published numbers, those of an independent reference, and those of Weir. Then compares all
 /// policies at a working set of 35: under the papers' device rules, and with slots and batches. A
-/// missing reference means that no assumption reproduced the paper's number.
+/// missing reference means that no assumption reproduced the paper's number. Last comes Table 4.1
+/// of "Kernel-as-a-Service", workflows on CPUs and a GPU; `weir simulate workflows` varies it.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(super) struct ReproduceArgs {
@@ -63,8 +64,26 @@ fn text(all: &Reproduction) -> String {
         ]
     });
     format!(
-        "{}\n\n{}",
+        "{}\n\n{}\n\n{}",
         table(["FIGURE", "PAPER", "REFERENCE", "WEIR"], figures),
-        table(["WORKLOAD", "POLICY", "MEAN S", "P99 S", "WAIT MAX S", "MISSES", "BUSY"], compared)
+        table(["WORKLOAD", "POLICY", "MEAN S", "P99 S", "WAIT MAX S", "MISSES", "BUSY"], compared),
+        workflows(&all.workflows)
     )
+}
+
+/// Table 4.1: goodput by latency and by cost, in the thesis and here.
+fn workflows(rows: &[Table41Row]) -> String {
+    let header = ["SLO MS", "POLICY", "PAPER LATENCY", "PAPER COST", "LATENCY /S", "COST /S", "BOTH /S"];
+    let cells = rows.iter().map(|row| {
+        [
+            row.slo_ms.to_string(),
+            row.policy.to_owned(),
+            format!("{:.3}", row.paper_latency_goodput),
+            format!("{:.2}", row.paper_cost_goodput),
+            format!("{:.1}", row.metrics.latency_goodput),
+            format!("{:.1}", row.metrics.cost_goodput),
+            format!("{:.1}", row.metrics.goodput),
+        ]
+    });
+    table(header, cells)
 }

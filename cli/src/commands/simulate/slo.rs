@@ -50,7 +50,7 @@ enum Admission {
 }
 
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
-enum ChoiceName {
+pub(super) enum ChoiceName {
     /// The placement with the lowest cost
     #[default]
     Cheapest,
@@ -58,6 +58,16 @@ enum ChoiceName {
     Fastest,
     /// A random placement
     Random,
+}
+
+impl From<ChoiceName> for PlacementPreference {
+    fn from(choice: ChoiceName) -> Self {
+        match choice {
+            ChoiceName::Cheapest => Self::Cheapest,
+            ChoiceName::Fastest => Self::Fastest,
+            ChoiceName::Random => Self::Random,
+        }
+    }
 }
 
 impl SloArgs {
@@ -75,11 +85,7 @@ impl SloArgs {
     pub(super) fn settings(&self) -> Vec<SloSettings> {
         let with = |admission| SloSettings {
             admission,
-            choice: match self.choice {
-                ChoiceName::Cheapest => PlacementPreference::Cheapest,
-                ChoiceName::Fastest => PlacementPreference::Fastest,
-                ChoiceName::Random => PlacementPreference::Random,
-            },
+            choice: self.choice.into(),
             sample_len: self.sample.into(),
             margin: self.margin,
             prices: self.prices.iter().cloned().collect(),
@@ -111,6 +117,14 @@ fn latency(text: &str) -> Result<SloLatency, String> {
         return number(ms).map(|ms| ns(ms, 1e6));
     }
     number(text.strip_suffix('s').unwrap_or(text)).map(|s| ns(s, 1e9))
+}
+
+/// A time such as 500ms or 30s, in nanoseconds.
+pub(super) fn time_ns(text: &str) -> Result<u64, String> {
+    match latency(text)? {
+        SloLatency::Ns(time_ns) => Ok(time_ns),
+        SloLatency::Times(_) => Err("write 500ms or 30s".into()),
+    }
 }
 
 fn price(text: &str) -> Result<(DeviceKind, Cost), String> {
