@@ -47,5 +47,11 @@ pub use workflows::{
     WorkflowSchedule, WorkflowWorkload, run_workflows, table_4_1,
 };
 
+mod bound;
+pub use bound::{ASCENT_STEPS, latency_bound};
+
+mod improved;
+pub use improved::{improve_schedule, search_moves};
+
 mod report;
 pub use report::{Chart, ChartKind, Compared, Figure, Reproduction, SimulationError, measure, reproduce};
