@@ -1,5 +1,6 @@
 //! `weir simulate`: runs the production scheduler in virtual time.
 
+mod bound;
 mod replay;
 mod reproduce;
 mod slo;
@@ -10,6 +11,7 @@ use crate::commands::{CommandContext, plot};
 use crate::error::Problem;
 use crate::output::table;
 use anyhow::Result;
+use bound::LatencyBracket;
 use clap::ValueEnum;
 use serde::Serialize;
 use slo::SloArgs;
@@ -47,8 +49,12 @@ use weir_scheduler::{
 /// parts of requests that KEPT it, were TURNED AWAY, MISSED it, or missed it ON TRIAL (admitted
 /// although an idle cluster would be too late), and the COST of the device time of each request.
 ///
+/// With --bound, a table compares each mean with a lower BOUND that no policy can beat, even if it
+/// knew all arrivals, and with the best KNOWN schedule, which a search with that knowledge found.
+///
 /// Examples:
 ///   weir simulate --preset trace --policy finish-first --policy lalb-o3 --seeds 10
+///   weir simulate --preset overload --policy all --bound
 ///   weir simulate --workload day.json --policy lalb --dump schedule.json
 ///   weir simulate --azure invocations_per_function.csv --functions 50 --policy all --plots out
 ///   weir simulate --preset overload --per-minute 1100 --slo 20x \
@@ -72,6 +78,10 @@ pub(crate) struct SimulateArgs {
     devices: DeviceArgs,
     #[command(flatten)]
     slo: SloArgs,
+    /// Compute a lower bound on the mean latency of any policy, and a schedule close to the best one,
+    /// with about ten seconds of computing for each seed
+    #[arg(long)]
+    bound: bool,
     /// Write the schedule of the first policy and seed as JSON: the workload's format, with
     /// placements and times
     #[arg(long, value_name = "FILE")]
@@ -80,7 +90,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "FOLDER")]
     plots: Option<PathBuf>,
     /// Replay a recording of a running scheduler, and verify that the decisions are the same
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["workload", "preset", "azure", "policies", "dump", "plots"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["workload", "preset", "azure", "policies", "bound", "dump", "plots"])]
     replay: Option<PathBuf>,
 }
 
@@ -200,6 +210,17 @@ struct Row {
     admission: Option<bool>,
     #[serde(flatten)]
     metrics: SimulationMetrics,
+    #[serde(flatten)]
+    bracket: Option<BracketedMean>,
+}
+
+/// A mean latency compared with that of other schedules.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct BracketedMean {
+    #[serde(flatten)]
+    bracket: LatencyBracket,
+    /// The mean latency relative to the lower bound.
+    of_bound: f64,
 }
 
 /// A policy, serialized by its name.
@@ -224,6 +245,10 @@ pub(crate) fn run(args: &SimulateArgs, context: &CommandContext) -> Result<()> {
     let policies = args.policy.kinds()?;
     let UsersArgs { devices, capacity_mb, tenants, seeds } = args.users;
     let workloads = args.workload.read(WorkloadUsers { devices, capacity_mb, tenants }, seeds)?;
+    let bracket = match args.bound {
+        true => Some(LatencyBracket::measure(&workloads, &args.cluster(args.workload.seed()))?),
+        false => None,
+    };
     let mut rows = Vec::with_capacity(policies.len());
     let begun = Instant::now();
     let mut decisions = 0;
@@ -240,7 +265,12 @@ pub(crate) fn run(args: &SimulateArgs, context: &CommandContext) -> Result<()> {
             all.push(metrics);
         }
         let admission = args.slo.rule().map(|_| way.admission);
-        rows.push(Row { policy: PolicyName(policy), admission, metrics: SimulationMetrics::mean(&all) });
+        let metrics = SimulationMetrics::mean(&all);
+        let bracket = bracket.map(|bracket: LatencyBracket| BracketedMean {
+            bracket,
+            of_bound: metrics.avg / bracket.bound_s,
+        });
+        rows.push(Row { policy: PolicyName(policy), admission, metrics, bracket });
     }
     let taken_s = begun.elapsed().as_secs_f64();
     let each_us = taken_s * 1e6 / decisions.max(1) as f64;
@@ -253,6 +283,12 @@ pub(crate) fn run(args: &SimulateArgs, context: &CommandContext) -> Result<()> {
     context.output.result(&rows, |rows| text(rows))
 }
 
+impl SimulateArgs {
+    fn cluster(&self, seed: u64) -> SimulatedCluster {
+        SimulatedCluster { slo: self.slo.rule(), jitter: self.slo.jitter, ..self.devices.cluster(seed) }
+    }
+}
+
 fn play_one(
     args: &SimulateArgs,
     workload: &Workload,
@@ -261,8 +297,7 @@ fn play_one(
     seed: u64,
 ) -> Result<SimulatedSchedule> {
     let options = PolicyOptions { seed, ..args.policy.options() };
-    let mut cluster =
-        SimulatedCluster { slo: args.slo.rule(), jitter: args.slo.jitter, ..args.devices.cluster(seed) };
+    let mut cluster = args.cluster(seed);
     cluster.settings.slo = way.clone();
     play(workload, &cluster, policy.build(&options)).map_err(|violation| {
         Problem::new(format!("{policy} violated an invariant with seed {seed}"))
@@ -307,11 +342,13 @@ fn dump(
 }
 
 fn text(rows: &[Row]) -> String {
-    let slos = if rows.iter().any(|row| row.admission.is_some()) {
-        format!("\n{}", slos(rows))
-    } else {
-        String::new()
-    };
+    let mut more = String::new();
+    if rows.iter().any(|row| row.admission.is_some()) {
+        more = format!("\n{}", slos(rows));
+    }
+    if rows.iter().any(|row| row.bracket.is_some()) {
+        more = format!("{more}\n{}", brackets(rows));
+    }
     let header = [
         "POLICY",
         "MEAN S",
@@ -343,7 +380,24 @@ fn text(rows: &[Row]) -> String {
             format!("{:.2} %", 100.0 * m.rejected),
         ]
     });
-    table(header, cells) + &slos
+    table(header, cells) + &more
+}
+
+/// Table of mean latencies, relative to the lower bound.
+fn brackets(rows: &[Row]) -> String {
+    let header = ["POLICY", "MEAN S", "BOUND S", "OF BOUND", "KNOWN S", "OF BOUND"];
+    let cells = rows.iter().filter_map(|row| {
+        let BracketedMean { bracket: LatencyBracket { bound_s, known_s }, of_bound } = row.bracket?;
+        Some([
+            row.name(),
+            format!("{:.3}", row.metrics.avg),
+            format!("{bound_s:.3}"),
+            format!("{of_bound:.3}"),
+            format!("{known_s:.3}"),
+            format!("{:.3}", known_s / bound_s),
+        ])
+    });
+    table(header, cells)
 }
 
 /// Table of the results of requests with an SLO.

@@ -82,6 +82,11 @@ impl WorkloadArgs {
         self.workload.is_some() || self.preset.is_some() || self.azure.is_some()
     }
 
+    /// The seed of the first workload.
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// The source of the requests, for people.
     pub(crate) fn source(&self) -> String {
         match (&self.workload, &self.azure) {
