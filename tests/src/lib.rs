@@ -48,7 +48,7 @@ pub use fixtures::{
 };
 
 mod onnx;
-pub use onnx::{model_on_integers, model_with_rows};
+pub use onnx::{model_adding, model_on_integers, model_with_rows};
 
 mod patience;
 pub use patience::{eventually, eventually_within};

@@ -35,6 +35,21 @@ pub fn model_on_integers(operator: &str) -> Vec<u8> {
     [number(1, 8), field(7, &graph.concat()), field(8, &number(2, 17))].concat()
 }
 
+/// Encodes an ONNX model y = x + `value` of one-dimensional fp32 tensors.
+#[must_use]
+pub fn model_adding(value: f32) -> Vec<u8> {
+    let data = field(9, &value.to_le_bytes());
+    let weight = [number(1, 1), number(2, 1), field(8, b"value"), data].concat();
+    let graph = [
+        node("Add", &["x", "value"], "y"),
+        field(2, b"adding"),
+        field(5, &weight),
+        field(11, &port("x", 1, &[0])),
+        field(12, &port("y", 1, &[0])),
+    ];
+    [number(1, 8), field(7, &graph.concat()), field(8, &number(2, 17))].concat()
+}
+
 /// Encodes a length-delimited protobuf field.
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     let mut field = vec![number << 3 | 2];

@@ -26,6 +26,7 @@ mod fresh;
 mod fuzz;
 mod gpu_kit;
 mod test;
+mod torture;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -57,6 +58,7 @@ enum Command {
     Fresh(fresh::FreshArgs),
     Fuzz(fuzz::FuzzArgs),
     GpuKit(gpu_kit::GpuKitArgs),
+    Torture(torture::TortureArgs),
 }
 
 fn main() -> ExitCode {
@@ -88,5 +90,6 @@ fn run(args: &Args) -> Result<()> {
         Command::Fresh(args) => fresh::run(&repo, args),
         Command::Fuzz(args) => fuzz::run(&repo, args),
         Command::GpuKit(args) => gpu_kit::run(&repo, args),
+        Command::Torture(args) => torture::run(&repo, args),
     }
 }

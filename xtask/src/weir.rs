@@ -52,6 +52,13 @@ pub(crate) fn build_for_tests(repo: &Repo) -> Result<TestPrograms> {
     Ok(TestPrograms { weir: target(repo).join("debug/weir"), fake_cuda: fake_cuda.into() })
 }
 
+/// Builds all programs of the workspace, with the units of the workspace's build. Returns their
+/// folder.
+pub(crate) fn build_programs(repo: &Repo) -> Result<PathBuf> {
+    process::run(repo.cargo(".").args(["build", "--workspace", "--bins"]))?;
+    Ok(target(repo).join("debug"))
+}
+
 /// The value of a variable that a build script sets, in cargo's messages.
 fn variable_of_build(messages: &str, name: &str) -> Option<String> {
     #[derive(serde::Deserialize)]
