@@ -1,4 +1,4 @@
-//! Clients that change and call everything, and record what they are told.
+//! Clients that change and call everything, and record requests and answers.
 //!
 //! Each client has its own function and model, so that their writes are in a known order; it calls
 //! those of all clients. Objects are shared by all clients.

@@ -14,7 +14,7 @@ use weir_torture::plan::{Cut, Fault, Plan};
 pub(crate) struct Injector<'a> {
     cluster: &'a Cluster,
     recorder: &'a Recorder,
-    /// Processes that ended although nobody ended them, and starts and ends that failed.
+    /// Unexpected ends of processes, and failed starts and ends.
     failures: Mutex<Vec<String>>,
 }
 
@@ -47,16 +47,16 @@ impl<'a> Injector<'a> {
         self.recorder.fault(FaultRecord { fault, begin_us, end_us: self.recorder.now() });
     }
 
-    /// Processes that have ended by themselves.
+    /// Notes processes that have ended unexpectedly.
     async fn look_after_processes(&self) {
         let mut failures = Vec::new();
         for (number, node) in self.cluster.nodes.iter().enumerate() {
             if let Some(status) = node.process.lock().await.ended() {
-                failures.push(format!("node {number} ended by itself ({status})"));
+                failures.push(format!("node {number} ended unexpectedly ({status})"));
             }
         }
         if let Some(status) = self.cluster.etcd.lock().await.ended() {
-            failures.push(format!("etcd ended by itself ({status})"));
+            failures.push(format!("etcd ended unexpectedly ({status})"));
         }
         self.failures.lock().extend(failures);
     }

@@ -96,7 +96,8 @@ impl Process {
         self.http.get(&self.ready).send().await.is_ok_and(|answer| answer.status().is_success())
     }
 
-    /// Exit status of a process that has ended by itself.
+    /// Exit status of a process that has ended without [`kill`](Self::kill) or
+    /// [`terminate`](Self::terminate).
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.as_mut()?.try_wait().ok().flatten()
     }

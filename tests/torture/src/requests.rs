@@ -12,8 +12,8 @@ const PATIENCE: Duration = Duration::from_secs(25);
 /// Deadline of the functions.
 const DEADLINE_MS: u64 = 15_000;
 
-/// HTTP client of all nodes. Every request has a connection of its own, so that a request to a dead
-/// node is not sent again without the client's knowledge.
+/// HTTP client of all nodes. Every request opens a connection, because a client that reuses
+/// connections may send a request twice.
 #[derive(Clone)]
 pub(crate) struct Requests {
     http: reqwest::Client,

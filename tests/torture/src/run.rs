@@ -48,7 +48,7 @@ pub(crate) async fn run(args: &Args) -> Result<bool> {
     let healed = if failures.is_empty() { healed(&shared, &mut failures).await } else { None };
     failures.extend(cluster.panics().into_iter().map(Failure::process));
     let history = recorder.history()?;
-    // A clone of the history is checked on a thread of its own, because it takes a while.
+    // The checks take too long for a thread of the runtime.
     let checked = history.clone();
     let violations = tokio::task::spawn_blocking(move || checker::check(&checked, SETTINGS)).await?;
     failures.extend(violations.into_iter().map(Failure::from));

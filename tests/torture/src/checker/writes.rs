@@ -41,7 +41,7 @@ fn registers(history: &History) -> BTreeMap<String, Register> {
     let end = history.operations.iter().map(|operation| operation.end_us).max().unwrap_or(0);
     for node in &history.finals {
         for (name, register) in &mut registers {
-            // A register of one version of a model has no name of its own at the end.
+            // The state at the end has no value for single versions of a model.
             let value = match name.split_once(' ') {
                 Some(("function", name)) => node.functions.get(name).map(|item| item.value.clone()),
                 Some(("model", name)) => node.models.get(name).map(|item| item.value.clone()),
