@@ -261,9 +261,11 @@ impl Objects {
         if is_over { Err(ObjectError::NotFound(name.clone())) } else { Ok(()) }
     }
 
-    /// The record of an object; read from the datastore if another node has only just written it.
+    /// The record of an object; read from the datastore if another node has only just written it, or
+    /// if this node's memory does not reflect its own writes.
     async fn record(&self, tenant: &TenantId, name: &Name) -> Result<ObjectRecord, ObjectError> {
-        let known = self.read_known().get(tenant, name).cloned();
+        let is_behind = self.heard.is_behind();
+        let known = self.read_known().get(tenant, name).filter(|_| !is_behind).cloned();
         let record = match known {
             Some(record) => Some(record),
             None => {

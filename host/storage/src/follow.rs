@@ -1,6 +1,7 @@
 //! Mirrors in memory the datastore that the nodes of a cluster share.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 use weir_datastore::{Change, Datastore, Error, Prefix, Revision, WatchEnd};
@@ -11,30 +12,40 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Longest wait for the event of a write.
 const NEWS_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Datastore revision that a part of memory reflects.
+/// Datastore revision that a part of memory reflects, and the newest one that this node has written.
 #[derive(Debug)]
-pub struct Heard(watch::Sender<Revision>);
+pub struct Heard {
+    reflected: watch::Sender<Revision>,
+    written: AtomicU64,
+}
 
 impl Default for Heard {
     fn default() -> Self {
-        Self(watch::Sender::new(Revision(0)))
+        Self { reflected: watch::Sender::new(Revision(0)), written: AtomicU64::new(0) }
     }
 }
 
 impl Heard {
     /// Records that memory now reflects `revision`.
     pub fn advance(&self, revision: Revision) {
-        self.0.send_if_modified(|heard| std::mem::replace(heard, revision.max(*heard)) < revision);
+        self.reflected.send_if_modified(|heard| std::mem::replace(heard, revision.max(*heard)) < revision);
     }
 
-    /// Waits until memory reflects `revision`, for a limited time: after slow events, the caller
-    /// continues without them.
+    /// Waits until memory reflects `revision`, which this node has written, for a limited time:
+    /// after slow events, the caller continues without them, and memory [is behind](Self::is_behind).
     pub async fn wait(&self, revision: Revision) {
-        let mut heard = self.0.subscribe();
+        self.written.fetch_max(revision.0, Ordering::Relaxed);
+        let mut heard = self.reflected.subscribe();
         let hearing = heard.wait_for(|heard| *heard >= revision);
         if tokio::time::timeout(NEWS_TIME_MAX, hearing).await.is_err() {
             tracing::debug!(%revision, "timed out waiting for a watch to deliver a written change");
         }
+    }
+
+    /// Whether memory does not reflect everything that this node has written, as while a watch is
+    /// interrupted. Who must see these writes then reads the datastore.
+    pub fn is_behind(&self) -> bool {
+        self.reflected.borrow().0 < self.written.load(Ordering::Relaxed)
     }
 }
 

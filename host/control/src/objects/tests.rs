@@ -69,6 +69,25 @@ async fn object_is_visible_on_all_nodes_to_its_tenant_only() {
     assert!(matches!(ours.objects.get(&tenant, &name).await, Err(ObjectError::NotFound(_))));
 }
 
+/// The watch of a node that is cut off from etcd's events ends only after its timeout.
+#[tokio::test(start_paused = true)]
+async fn node_serves_what_it_stored_while_its_watch_is_interrupted() {
+    let folder = tempfile::tempdir().unwrap();
+    let datastore: Arc<dyn Datastore> = Arc::new(MemoryStore::new());
+    let (tenant, name) = names();
+    let TestNode { objects, arena, _following: following } =
+        node(folder.path(), "ours", &datastore, ObjectsConfig::default()).await;
+    let older = tensor(&arena, &[1.0]);
+    objects.put(&tenant, &name, &older, None).await.unwrap();
+    drop(following);
+    let newer = tensor(&arena, &[2.0]);
+    objects.put(&tenant, &name, &newer, None).await.unwrap();
+    assert_eq!(objects.get(&tenant, &name).await.unwrap().1, newer);
+    objects.remove(&tenant, &name).await.unwrap();
+    let got = objects.get(&tenant, &name).await;
+    assert!(matches!(got, Err(ObjectError::NotFound(_))), "{got:?}");
+}
+
 #[tokio::test]
 async fn object_survives_a_restart_and_orphaned_files_are_removed() {
     let folder = tempfile::tempdir().unwrap();
