@@ -98,7 +98,7 @@ async fn find(
         return Ok(known);
     }
     if let Ok(new) = Name::new(name) {
-        node.look_up(tenant, &new, LookupFor::Tenant).await?;
+        Box::pin(node.look_up(tenant, &new, LookupFor::Tenant)).await?;
     }
     known().ok_or_else(|| unknown(name))
 }
@@ -118,7 +118,9 @@ async fn run(
     let account = function.account.clone();
     let answered = match function.deployment().record.kind {
         FunctionKind::Tensor => match check_method(&head.method) {
-            Ok(()) => v2::function(node, ctx, function, &head.headers, body).await,
+            // Boxed: it is many times larger than that of an HTTP function, and every call moves the
+            // enclosing futures.
+            Ok(()) => Box::pin(v2::function(node, ctx, function, &head.headers, body)).await,
             Err(error) => Err(error),
         },
         FunctionKind::Http02 | FunctionKind::Http03 => {

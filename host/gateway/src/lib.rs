@@ -193,8 +193,7 @@ impl Gateway {
             || path == EVENTS_PATH
             || path == canary::CANARIES_PATH;
         if is_of_cluster {
-            return self
-                .route_of_cluster(request, id, owner)
+            return Box::pin(self.route_of_cluster(request, id, owner))
                 .await
                 .unwrap_or_else(IntoResponse::into_response);
         }
@@ -266,7 +265,7 @@ impl Gateway {
         request.extensions_mut().insert(caller);
         request.extensions_mut().insert(id.clone());
         if grpc::is_call(request.uri().path()) {
-            return grpc::serve(&self.node, request).await;
+            return Box::pin(grpc::serve(&self.node, request)).await;
         }
         if let Some(method) = grpc::reflection::method(request.uri().path()) {
             let method = method.to_owned();

@@ -63,7 +63,9 @@ impl Dispatch {
             match self.admit(call, target, batch).await? {
                 Placement::Local(admission) => return Ok(Placement::Local(admission)),
                 Placement::Remote(admission) => {
-                    if let Some(response) = forwarder.forward(call, target, admission).await? {
+                    // Boxed, so that calls on this node move smaller futures.
+                    let forwarding = Box::pin(forwarder.forward(call, target, admission));
+                    if let Some(response) = forwarding.await? {
                         return Ok(Placement::Remote(response));
                     }
                 }
