@@ -320,6 +320,9 @@ fn few_admitted_workflows_are_late_when_times_vary() {
     assert!(varying.goodput > 0.9 * exact.goodput, "{varying:?} {exact:?}");
 }
 
+/// Change of a valid document.
+type Edit<'a> = &'a dyn Fn(&mut Value);
+
 #[test]
 fn invalid_workload_is_an_error_with_its_reason() {
     let valid = || workload(&classify(10, 35), &json!([[0.0, "classify"], [0.5, "classify"]]));
@@ -328,7 +331,7 @@ fn invalid_workload_is_an_error_with_its_reason() {
         change(&mut json);
         WorkflowWorkload::from_json(json.to_string().as_bytes()).map(|_| ()).unwrap_err().to_string()
     };
-    let cases: [(&dyn Fn(&mut Value), &str); 13] = [
+    let cases: [(Edit<'_>, &str); 13] = [
         (&|json| json["device"] = 1.into(), "unknown field"),
         (&|json| json["devices"] = json!([]), "at least one device"),
         (&|json| json["devices"][0]["count"] = 2_000.into(), "more than 1000 devices"),
