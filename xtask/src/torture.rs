@@ -16,8 +16,8 @@ const FUNCTION: &str = "stamp";
 ///
 /// Three nodes and an etcd on this machine are killed, stopped, paused and cut from each other
 /// while clients deploy, roll back, push, store, call and infer. Then the history of all operations
-/// is checked against what the documentation promises. Equal seeds choose equal faults and
-/// requests; their timing differs.
+/// is checked against the documented guarantees. Equal seeds choose equal faults and requests; their
+/// timing differs.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TortureArgs {
     /// Duration of the faults

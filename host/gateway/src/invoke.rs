@@ -118,8 +118,7 @@ async fn run(
     let account = function.account.clone();
     let answered = match function.deployment().record.kind {
         FunctionKind::Tensor => match check_method(&head.method) {
-            // Boxed: it is many times larger than that of an HTTP function, and every call moves the
-            // enclosing futures.
+            // Boxed, so that the futures of calls of HTTP functions do not contain it.
             Ok(()) => Box::pin(v2::function(node, ctx, function, &head.headers, body)).await,
             Err(error) => Err(error),
         },

@@ -34,8 +34,8 @@ pub(crate) async fn heal(shared: &Shared) -> Result<Duration> {
     }
 }
 
-/// Whether all nodes are ready, have one dispatcher and no unfinished invocation, and list the same
-/// versions; if not, says what is missing.
+/// Checks that all nodes are ready, have one dispatcher and no unfinished invocation, and list the
+/// same versions. The error names the first condition that is not met.
 async fn is_healed(shared: &Shared) -> Result<()> {
     let mut dispatchers = Vec::new();
     let mut lists = Vec::new();

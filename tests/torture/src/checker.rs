@@ -33,7 +33,7 @@ pub struct Settings {
 pub struct Violation {
     /// The promise.
     pub promise: &'static str,
-    /// What happened instead, with names and times.
+    /// Description of the observed behaviour, with names and times.
     pub what: String,
 }
 

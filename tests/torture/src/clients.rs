@@ -39,7 +39,7 @@ const ROLL_BACK_MAX: usize = 8;
 /// Number of attempts to make the first version of a client's function and model.
 const SET_UP_MAX: usize = 20;
 
-/// What all clients share.
+/// State that all clients share.
 pub(crate) struct Shared {
     pub(crate) requests: Requests,
     pub(crate) recorder: Arc<Recorder>,

@@ -239,7 +239,7 @@ pub struct Stall {
     pub end_us: Micros,
 }
 
-/// What one node says after the cluster has healed.
+/// Contents of one node after the cluster has healed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeState {
     /// Functions by name.

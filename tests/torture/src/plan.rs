@@ -103,7 +103,7 @@ pub enum Fault {
     },
 }
 
-/// What a fault affects.
+/// Part of the cluster that a fault affects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
     /// One node, or its links.
@@ -115,7 +115,7 @@ pub enum Target {
 }
 
 impl Fault {
-    /// What the fault affects.
+    /// Part of the cluster that the fault affects.
     #[must_use]
     pub fn target(&self) -> Target {
         match *self {

@@ -12,7 +12,7 @@ use weir_torture::history::{History, Operation, Outcome};
 /// Violations that are printed of each promise; the file has all of them.
 const SHOWN: usize = 5;
 
-/// What a run found.
+/// Failure of a run: a broken promise, and a description.
 #[derive(Debug, Serialize)]
 pub(crate) struct Failure {
     promise: &'static str,

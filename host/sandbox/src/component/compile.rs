@@ -53,7 +53,7 @@ pub struct CompiledComponent {
     pub imports: Vec<String>,
     /// The wall-clock time of the compilation in the child.
     pub compile_time_ms: u64,
-    /// What the cache of compiled functions contained; zeroes without a cache.
+    /// Hits and misses in the cache of compiled functions; zeroes without a cache.
     pub cache: CacheCounts,
 }
 

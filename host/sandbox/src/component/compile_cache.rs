@@ -100,7 +100,8 @@ impl CompileCache {
         Ok(is_intact)
     }
 
-    /// Stores what the compiler process has written, if anything, in place of earlier caches. Blocks.
+    /// Replaces earlier caches by the file that the compiler process has written. An empty file is
+    /// ignored: the process has not updated the cache. Blocks.
     fn keep(&self, staged: NamedTempFile) -> io::Result<()> {
         let mut file = File::open(staged.path())?;
         let bytes = file.metadata()?.len();

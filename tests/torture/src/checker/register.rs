@@ -147,7 +147,7 @@ impl Register {
         found
     }
 
-    /// What nodes learn from the writes that they acknowledge, and show by the values that they return.
+    /// Writes that each node knows of: those that it acknowledged, and those whose values it returned.
     fn knowledge(&self) -> Vec<Knowledge> {
         let mut first_begin: BTreeMap<&str, Micros> = BTreeMap::new();
         for write in &self.writes {

@@ -87,7 +87,8 @@ fn read(action: &Action) -> Option<String> {
     }
 }
 
-/// What an operation read: a value, or that the name is missing.
+/// Read of an operation, whose value is `None` if the name was missing. `None` for operations that
+/// read nothing.
 fn read_of_operation(operation: &Operation) -> Option<Read> {
     let value = match operation.answer() {
         Some(answer) => Some(answer.value.clone()?),
