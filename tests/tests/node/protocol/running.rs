@@ -138,13 +138,18 @@ async fn requested_model_evicts_unused_models() {
 #[tokio::test]
 async fn highest_priority_inference_runs_first() {
     let node = TestNode::builder().set("models.backend", "fake").set("models.slots", 1).start().await;
-    node.put("/v1/models/m/versions/1?batching.mode=off", fake(300.0)).await.ok();
-    let ask = |priority: u32| {
+    let mut model: Value = serde_json::from_slice(&fake(100.0)).unwrap();
+    // Long enough for both other calls to arrive meanwhile.
+    model["run_time_ms"]["2"] = json!(3_000.0);
+    node.put("/v1/models/m/versions/1?batching.mode=off", model.to_string()).await.ok();
+    let ask = |priority: u32, rows: usize| {
         let client = node.client().clone();
         async move {
             let mut asked = row();
+            asked["inputs"][0]["shape"] = json!([rows, 4]);
+            asked["inputs"][0]["parameters"]["binary_data_size"] = json!(16 * rows);
             asked["parameters"] = json!({"priority": priority});
-            binary(&client, "/v2/models/m/infer", &asked, &fp32(&[0.0; 4])).await.ok();
+            binary(&client, "/v2/models/m/infer", &asked, &fp32(&vec![0.0; 4 * rows])).await.ok();
             priority
         }
     };
@@ -152,16 +157,18 @@ async fn highest_priority_inference_runs_first() {
     let waiting = async |count| {
         eventually("the wait", async || (node.status().await.queued == count).then_some(())).await;
     };
-    let first = tokio::spawn(ask(0));
+    let first = tokio::spawn(ask(0, 2));
     eventually("the run", async || (node.status().await.running == 1).then_some(())).await;
     waiting(0).await;
-    let later = tokio::spawn(ask(9));
+    let later = tokio::spawn(ask(9, 1));
     waiting(1).await;
-    let urgent = tokio::spawn(ask(1));
+    let urgent = tokio::spawn(ask(1, 1));
     waiting(2).await;
     first.await.unwrap();
+    // A test that was not scheduled for a while finds both ended.
     tokio::select! {
-        ended = later => panic!("{ended:?} went first"),
+        biased;
         ended = urgent => assert_eq!(ended.unwrap(), 1),
+        ended = later => panic!("{ended:?} went first"),
     }
 }
