@@ -124,8 +124,8 @@ enum ModelAction {
     /// Measure a model with different threads, batch sizes and concurrency, on generated inputs;
     /// Ctrl-C stops it
     Profile(profile::ProfileArgs),
-    /// Choose, from the measurements, the instances with the least memory that serve a request rate
-    /// within a latency
+    /// Choose a configuration and its number of instances for a request rate and a latency limit,
+    /// by the measurements of `weir models profile`
     Capacity(profile::CapacityArgs),
     /// Push an earlier version again, as the newest
     Rollback {

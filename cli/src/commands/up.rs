@@ -56,8 +56,9 @@ pub(crate) struct UpArgs {
 /// Options for a node whose registry or blobs are lost.
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub(crate) struct InitArgs {
-    /// Start with an empty registry although the data folder has files, or with an empty folder of
-    /// blobs, after the registry or the folder was lost. Refused if the registry exists
+    /// After a loss of data: start with an empty registry in a data folder that contains other
+    /// files, or in a cluster with an empty folder of blobs. A node outside a cluster refuses this
+    /// if its registry exists
     #[arg(long)]
     init: bool,
 }

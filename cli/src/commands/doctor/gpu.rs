@@ -64,8 +64,8 @@ pub(crate) struct GpuArgs {
     /// Warm-up time before each measurement, so that the GPU reaches its full clocks
     #[arg(long, value_name = "MS", default_value_t = WARM_UP_MS, requires = "gpu", value_parser = clap::value_parser!(u64).range(0..=60_000))]
     warm_up_ms: u64,
-    /// Minimum number of floating-point operations of a matrix product for cuBLASLt in networks, if it
-    /// is installed
+    /// If cuBLASLt is installed: minimum size of the matrix products that it computes in models, in
+    /// floating-point operations
     #[arg(long, value_name = "FLOPS", default_value_t = FLOPS_MIN, requires = "gpu")]
     library_flops_min: u64,
     /// Time limit of a stage [default: by stage, 60 to 600 s]
