@@ -50,7 +50,8 @@ pub enum ReferenceError {
     /// A weight's bytes are missing, or have the wrong length.
     #[error("weight {0} is missing")]
     Weight(u32),
-    /// The graph is unsound: `Graph::check` reports the reason.
+    /// The node or value of this name cannot be computed, because the graph is invalid:
+    /// [`Graph::check`] reports the reason.
     #[error("node {0:?} cannot be run")]
     Node(String),
 }

@@ -76,11 +76,11 @@ pub enum Rejection {
 /// The expected cost of a placement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Estimate {
-    /// Time until its models can run: waiting for a device's queue, or for room.
+    /// Time until the invocation's models can run: waiting for a device's queue, or for room.
     pub wait_ns: u64,
     /// Time to load the missing models.
     pub load_time_ns: u64,
-    /// Time to move its inputs to the node of the device.
+    /// Time to move the invocation's inputs to the node of the device.
     #[serde(default, skip_serializing_if = "is_no_time")]
     pub move_time_ns: u64,
     /// Device time with all models and inputs in place.
@@ -176,12 +176,12 @@ impl Estimate {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct InvocationOutcome {
-    /// Time that it waited after its placement: for a run slot, and for room or loads of other
-    /// invocations.
+    /// Time that the invocation waited after its placement: for a run slot, for room, or for loads
+    /// of other invocations.
     pub wait_ns: u64,
-    /// Time in which its missing models were loaded.
+    /// Time in which the invocation's missing models were loaded.
     pub load_time_ns: u64,
-    /// Time in which its inputs were moved.
+    /// Time in which the invocation's inputs were moved.
     pub move_time_ns: u64,
     /// Device time.
     pub run_time_ns: u64,

@@ -364,7 +364,7 @@ pub struct LogLine {
 pub struct Status {
     /// Version of Weir.
     pub version: String,
-    /// `ready`, or the reason why the node is not ready.
+    /// `ready`, `unready` (the node cannot store data) or `draining` (the node shuts down).
     pub state: String,
     /// Uptime of the process.
     pub uptime_ms: u64,

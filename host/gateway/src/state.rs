@@ -82,11 +82,11 @@ impl Permits {
 /// The configuration of the parts that requests depend on.
 #[derive(Debug, Clone)]
 pub struct RequestConfig {
-    /// The gateway.
+    /// Settings of the gateway.
     pub gateway: GatewayConfig,
-    /// The sandbox, whose caps bound deployed components and their manifests.
+    /// Settings of the sandbox. Its caps bound deployed components and their manifests.
     pub sandbox: SandboxConfig,
-    /// The models, whose size is limited.
+    /// Settings of models: the maximum size, and the number of versions to keep.
     pub models: ModelsConfig,
 }
 

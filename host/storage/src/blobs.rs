@@ -41,9 +41,10 @@ pub struct Blobs {
     shared: Option<SharedBlobs>,
     /// Health of the folder's file system; `None`: not watched.
     health: Option<StorageHealth>,
-    /// The blobs of earlier starts, until the first sweep.
+    /// The local blobs that existed when the process started; `None` after the first sweep. Without
+    /// a shared store, this sweep sets unused blobs of the set aside instead of removing them.
     unswept: Arc<Mutex<Option<HashSet<ContentHash>>>>,
-    /// The blobs that are being fetched.
+    /// Fetches in progress, by blob. Concurrent callers share the fetch of a blob.
     fetching: Arc<Mutex<HashMap<ContentHash, WeakShared<Fetching>>>>,
 }
 

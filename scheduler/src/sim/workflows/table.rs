@@ -21,11 +21,11 @@ pub struct Table41Row {
     pub slo_ms: u64,
     /// The policy's name.
     pub policy: &'static str,
-    /// Goodput by latency that the thesis prints.
+    /// The thesis's goodput by latency: workflows per second that met the maximum latency.
     pub paper_latency_goodput: f64,
-    /// Goodput by cost that the thesis prints.
+    /// The thesis's goodput by cost: workflows per second that met the maximum cost.
     pub paper_cost_goodput: f64,
-    /// Means over all seeds.
+    /// Simulated metrics: means over all seeds.
     #[serde(flatten)]
     pub metrics: WorkflowMetrics,
 }
