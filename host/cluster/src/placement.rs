@@ -257,7 +257,7 @@ impl Placements {
         self.freed.notified()
     }
 
-    /// Whether models of a device become evictable once their users are done.
+    /// Whether a running invocation delays the eviction of a model on a device.
     pub fn is_held_up(&self, device: Ordinal) -> bool {
         self.state.lock().residency.is_held_up(device)
     }

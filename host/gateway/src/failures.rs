@@ -1,7 +1,8 @@
-//! Failed authentications by remote address, which are answered more and more slowly.
+//! Failed authentications by remote address. The answers to an address become slower with each
+//! failure.
 //!
-//! Only failed attempts wait: a client with a token is served at once, also if it shares its address
-//! with others.
+//! Only failed attempts wait. A client with a valid token is served at once, even if other clients
+//! with the same address fail.
 
 use crate::remote::network;
 use parking_lot::Mutex;

@@ -18,7 +18,7 @@ pub(super) struct Storage {
     /// The absolute path of the data folder.
     pub(super) folder: PathBuf,
     pub(super) datastore: Arc<dyn Datastore>,
-    /// Free space, and writes that fail.
+    /// Health of the storage: free space, and writes that fail.
     pub(super) health: StorageHealth,
     /// Changes of durable state in progress.
     pub(super) changes: Changes,
@@ -31,7 +31,7 @@ pub(super) struct Storage {
 pub(super) const REGISTRY: &str = "registry.redb";
 /// Name of the folder of the models' files.
 pub(super) const MODELS: &str = "models";
-/// Names of the folders of blobs that records refer to.
+/// Names of the folders of blobs, to which records of the datastore refer.
 pub(super) const BLOB_FOLDERS: [&str; 4] = ["components", MODELS, "invocations", "objects"];
 
 impl Storage {
@@ -72,8 +72,11 @@ impl Storage {
         Ok(Self { folder, datastore, health, changes: Changes::default(), shared, _lock: lock })
     }
 
-    /// Prepares a data folder without a registry, or a cluster's folder of blobs without a marker,
-    /// for the next start: on purpose, with an empty registry or an empty folder.
+    /// Prepares a start after a loss of data: with an empty registry in a data folder that contains
+    /// files, or in a cluster with a folder of blobs without a marker.
+    ///
+    /// # Errors
+    /// If a node outside a cluster has a registry.
     pub(super) async fn init(config: &NodeConfig) -> anyhow::Result<()> {
         let folder = data_folder(config)?;
         let _lock = lock(&folder)?;
@@ -125,7 +128,7 @@ pub(super) fn data_folder(config: &NodeConfig) -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Whether the folder has a registry. An empty file is none.
+/// Whether the folder contains a registry. An empty file is not a registry.
 fn has_registry(folder: &Path) -> anyhow::Result<bool> {
     let path = folder.join(REGISTRY);
     match std::fs::metadata(&path) {

@@ -18,9 +18,11 @@ use std::sync::{Arc, Weak};
 use weir_inference::{MappedFile, Variant, VerifiedFiles};
 use weir_types::{ContentHash, TenantId};
 
-/// A model joins a family that has at least one part in this many of the model's weights.
+/// Denominator: a model joins only a family whose members have at least `1 / COMMON_SHARE` of the
+/// model's weights, by bytes.
 const COMMON_SHARE: u64 = 2;
-/// The most leftovers of departed members: one part in this many of the current members' weights.
+/// Denominator: a family accepts new members while the leftovers of departed members take at most
+/// `1 / LEFT_SHARE` of the bytes of its current members' weights.
 const LEFT_SHARE: u64 = 4;
 
 /// The weights of all resident models of a backend. Cheap to clone.
@@ -57,7 +59,7 @@ pub(crate) struct FamilyMember {
 }
 
 impl WeightStore {
-    /// The mapped file.
+    /// Maps the file, or returns the mapping of another model that uses the file.
     pub(crate) fn file(&self, path: PathBuf) -> io::Result<Arc<MappedFile>> {
         let mut files = lock(&self.0.files);
         if let Some(mapped) = files.get(&path).and_then(Weak::upgrade) {

@@ -23,10 +23,10 @@ pub struct Clockwork {
     queues: BTreeMap<ClockworkKey, BTreeMap<ClockworkOrder, PlacementRequest>>,
     /// The queues that need a model.
     by_model: HashMap<ModelKey, BTreeSet<ClockworkKey>>,
-    /// The queue and place of each invocation, and the latest start that still meets its due time,
-    /// by the run time expected on arrival.
+    /// For each invocation: its queue, its place in the queue, and the latest start with which it
+    /// still meets its due time, by the run time expected on arrival.
     places: HashMap<InvocationId, (ClockworkKey, ClockworkOrder, u64)>,
-    /// The latest starts of the invocations that have a due time.
+    /// The invocations that have a due time, ordered by their latest start.
     last_starts: BTreeSet<(u64, InvocationId)>,
     arrivals: u64,
 }

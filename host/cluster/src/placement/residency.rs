@@ -43,7 +43,7 @@ struct DeviceResidency {
     /// The resident models, as reported to the placer.
     resident: BTreeMap<ModelId, AnnouncedModel>,
     is_down: bool,
-    /// The memory for models, once it differs from the initial capacity.
+    /// The memory for models; `None` while it is the capacity from the start of the node.
     capacity_bytes: Option<u64>,
 }
 
@@ -89,7 +89,7 @@ impl ResidencyTable {
         }
     }
 
-    /// Whether evictable models are held up by running invocations.
+    /// Whether a running invocation delays the eviction of a model that is marked as evictable.
     pub(super) fn is_held_up(&self, device: Ordinal) -> bool {
         self.get(device).is_some_and(|device_residency| device_residency.evictable.is_held_up())
     }

@@ -14,7 +14,7 @@ const SAVE_EVERY: Duration = Duration::from_secs(10);
 /// The number of profiles per transaction, which takes at most 128 writes.
 const SAVED_AT_ONCE: usize = 100;
 
-/// Persists the profiles of `models` until they are dropped.
+/// Persists the profiles of `models` every ten seconds, until `models` is dropped.
 pub async fn keep_profiles(models: Weak<Models>) {
     let mut ticks = tokio::time::interval(SAVE_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

@@ -16,7 +16,7 @@ pub(super) struct Seat {
     pub(super) entry: TimetableEntry,
 }
 
-/// A request's objectives.
+/// A request with its objectives, and the state in which it needs a place.
 pub(super) struct Wish<'a> {
     pub(super) now_ns: u64,
     pub(super) view: &'a View,
@@ -26,7 +26,7 @@ pub(super) struct Wish<'a> {
     pub(super) cost_max: Cost,
 }
 
-/// A device with a rough estimate for the request.
+/// A device, with an estimate for the request that ignores the order of the timetable.
 pub(super) struct RoughEstimate<'a> {
     pub(super) key: DeviceKey,
     pub(super) device: &'a DeviceView,
