@@ -16,7 +16,7 @@ pub(super) struct Seat {
     pub(super) entry: TimetableEntry,
 }
 
-/// A request with its objectives, and the state in which it needs a place.
+/// A request that needs a place, its objectives, and the current state of the devices.
 pub(super) struct Wish<'a> {
     pub(super) now_ns: u64,
     pub(super) view: &'a View,
