@@ -207,8 +207,8 @@ impl ApiKeys {
         Ok(())
     }
 
-    /// Removes a key. On return, this node refuses the token. The other nodes of a cluster refuse
-    /// it as soon as the event reaches them.
+    /// Removes a key. On return, this node refuses the token, even if its watch is interrupted. The
+    /// other nodes of a cluster refuse it as soon as the event reaches them.
     pub async fn revoke(self: &Arc<Self>, tenant: &TenantId, name: &Name) -> Result<(), ApiKeyError> {
         let key = record_key(tenant, name)?;
         let entry = self.datastore.get(&key).await?.ok_or_else(|| ApiKeyError::NotFound(name.clone()))?;
@@ -239,7 +239,9 @@ impl ApiKeys {
 
     /// Finds the key of a token, if there is one and it has not expired.
     pub async fn find(&self, token: &str, hash: &ContentHash) -> Result<Option<Arc<KeyGrant>>, ApiKeyError> {
-        let known = self.known.read().find(hash).cloned();
+        // A node of a cluster reads the datastore while its watch is late: it may have revoked the key.
+        let is_late = self.lookups.is_some() && self.heard.is_behind();
+        let known = self.known.read().find(hash).filter(|_| !is_late).cloned();
         let key = match known {
             Some(key) => Some(key),
             None if may_be_token(token) => self.look_up(hash).await?,
@@ -248,7 +250,7 @@ impl ApiKeys {
         Ok(key.filter(|key| !key.is_over(now_ms())))
     }
 
-    /// Reads the key of a token that another node may have created a moment ago.
+    /// Reads the key of a token that this or another node may have created or revoked a moment ago.
     async fn look_up(&self, hash: &ContentHash) -> Result<Option<Arc<KeyGrant>>, ApiKeyError> {
         let Some(lookups) = &self.lookups else { return Ok(None) };
         let _permit = lookups.try_acquire().map_err(|_| ApiKeyError::Busy)?;

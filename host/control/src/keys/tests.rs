@@ -139,3 +139,16 @@ async fn concurrent_creations_stay_within_the_quota() {
     assert_eq!(refused.into_inner(), 10);
     assert_eq!(node.keys.list(&tenant).len(), TENANT_LEN_MAX);
 }
+
+#[tokio::test(start_paused = true)]
+async fn node_refuses_a_key_that_it_revoked_while_its_watch_is_late() {
+    let datastore: Arc<dyn Datastore> = Arc::new(MemoryStore::new());
+    let (tenant, name) = names();
+    let created = node(&datastore).await.keys.create(&tenant, &name, new_key(&[Scope::Invoke], &[])).await;
+    let token = created.unwrap().token;
+    let (keys, _) = ApiKeys::open(datastore, Changes::default(), false).await.unwrap();
+    let late = TestNode { keys, _following: AbortOnDropHandle::new(tokio::spawn(async {})) };
+    assert!(find(&late, &token).await.is_some());
+    late.keys.revoke(&tenant, &name).await.unwrap();
+    assert!(find(&late, &token).await.is_none());
+}
