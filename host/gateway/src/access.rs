@@ -4,7 +4,6 @@ use crate::auth::{Identified, Identity, Tokens};
 use crate::error::ApiError;
 use crate::failures::Failures;
 use crate::pages::PageGuard;
-use crate::remote::address_of;
 use crate::request_id::RequestId;
 use axum::extract::Request;
 use axum::response::Response;
@@ -36,9 +35,10 @@ pub struct Access {
 
 /// A request to record in the audit log once it is answered.
 pub(crate) struct Audited {
-    address: IpAddr,
-    method: Method,
-    uri: Uri,
+    /// The other end of the connection.
+    pub(crate) address: IpAddr,
+    /// Method and target, of requests that the log may record.
+    target: Option<(Method, Uri)>,
     /// Whether the audit log records the request.
     is_recorded: bool,
     tenant: Option<TenantId>,
@@ -111,9 +111,7 @@ impl Access {
 
     /// Writes an answered request to the audit log, if it belongs there.
     pub(crate) fn audit(&self, audited: Audited, id: &RequestId, response: &Response) {
-        if !audited.is_recorded {
-            return;
-        }
+        let Some((method, uri)) = audited.target.filter(|_| audited.is_recorded) else { return };
         let code = response.headers().get(ERROR_CODE).and_then(|code| code.to_str().ok());
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.audit.record(&AuditEvent {
@@ -122,8 +120,8 @@ impl Access {
             tenant: audited.tenant.map(|tenant| tenant.to_string()),
             token_hash: audited.token_hash,
             key: audited.key.map(|key| key.to_string()),
-            method: audited.method.to_string(),
-            path: cut(audited.uri.path()).to_owned(),
+            method: method.to_string(),
+            path: cut(uri.path()).to_owned(),
             status: response.status().as_u16(),
             code: code.map(str::to_owned),
             request_id: id.as_str().to_owned(),
@@ -132,12 +130,14 @@ impl Access {
 }
 
 impl Audited {
-    pub(crate) fn new(request: &Request) -> Self {
+    /// Notes what the audit log may say about a request. `address` is the other end of its
+    /// connection, and `may_fail` says whether the request may fail to authenticate.
+    pub(crate) fn new(request: &Request, address: IpAddr, may_fail: bool) -> Self {
+        let is_recorded = is_change(request.method(), request.uri().path());
         Self {
-            address: address_of(request),
-            method: request.method().clone(),
-            uri: request.uri().clone(),
-            is_recorded: is_change(request.method(), request.uri().path()),
+            address,
+            target: (is_recorded || may_fail).then(|| (request.method().clone(), request.uri().clone())),
+            is_recorded,
             tenant: None,
             token_hash: None,
             key: None,
@@ -184,8 +184,8 @@ mod tests {
             let token = HeaderValue::from_str(&format!("Bearer weir_{attempt:048x}")).unwrap();
             let mut headers = HeaderMap::from_iter([(AUTHORIZATION, token)]);
             let request = Request::put("/v1/functions/f").body(Body::empty()).unwrap();
-            let mut audited = Audited::new(&request);
             let address = "192.0.2.1".parse().unwrap();
+            let mut audited = Audited::new(&request, address, true);
             let error = access.identify(address, &mut headers, Some(&mut audited)).await.unwrap_err();
             assert_ne!(error.code, ErrorCode::Unauthorized);
             if audited.is_recorded {

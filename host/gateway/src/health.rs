@@ -2,7 +2,6 @@
 
 use super::Caller;
 use super::error::ApiError;
-use super::remote::address_of;
 use super::{scrape, table, v2};
 use crate::NodeState;
 use axum::extract::{Request, State};
@@ -10,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use http::header::{ALLOW, CONTENT_TYPE, VARY};
 use http::{HeaderValue, Method};
+use std::net::IpAddr;
 use std::sync::Arc;
 use weir_telemetry::TextFormat;
 use weir_types::api::Status;
@@ -89,7 +89,13 @@ impl Monitoring {
     }
 
     /// Serves a request. Health checks need neither permission nor capacity.
-    pub(super) async fn serve(self, node: &NodeState, mut request: Request) -> Result<Response, ApiError> {
+    /// `address` is the other end of the request's connection.
+    pub(super) async fn serve(
+        self,
+        node: &NodeState,
+        address: IpAddr,
+        mut request: Request,
+    ) -> Result<Response, ApiError> {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             let text = "this route takes only GET and HEAD; see GET /";
             let mut response = ApiError::new(ErrorCode::MethodNotAllowed, text).into_response();
@@ -102,7 +108,6 @@ impl Monitoring {
             Self::Live => Ok(v2::live()),
             Self::Ready => Ok(v2::ready(node)),
             Self::Metrics => {
-                let address = address_of(&request);
                 let identity = node.access.identify(address, request.headers_mut(), None).await?;
                 if !identity.is_operator() {
                     identity.clone().caller()?.check(&table::REPORT, request.method())?;

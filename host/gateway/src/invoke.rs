@@ -201,7 +201,8 @@ impl HttpCall {
     /// Runs the call, on this node or another.
     pub(super) async fn run(self, node: &NodeState) -> Result<Response, ApiError> {
         let Self { ctx, function, request } = self;
-        Ok(node.dispatch.http(ctx, function, request).await?)
+        // Boxed, as the call itself is, so that what encloses it copies less.
+        Ok(Box::pin(node.dispatch.http(ctx, function, request)).await?)
     }
 }
 

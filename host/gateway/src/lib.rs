@@ -73,8 +73,8 @@ use health::Monitoring;
 use http::header::{ALLOW, CONNECTION};
 use http::{HeaderValue, Version};
 use prometheus_client::metrics::gauge::Gauge;
-use remote::address_of;
 use request_id::RequestId;
+use std::net::IpAddr;
 use std::sync::Arc;
 use tower::ServiceExt;
 use unread::Unread;
@@ -114,16 +114,17 @@ impl Gateway {
         Self { node, router }
     }
 
-    /// Serves one request of a connection, whose answers take `answer_bytes`. Dropping the future,
-    /// as the server does when the client disconnects, cancels the work that the request started.
-    pub(crate) async fn serve(&self, request: Request, answer_bytes: &Gauge) -> Admitted {
+    /// Serves one request of a connection from `address`, whose answers take `answer_bytes`. Dropping
+    /// the future, as the server does when the client disconnects, cancels the work that the request
+    /// started.
+    pub(crate) async fn serve(&self, request: Request, address: IpAddr, answer_bytes: &Gauge) -> Admitted {
         let id = RequestId::from_headers(request.headers());
         let dialect = Dialect::for_path(request.uri().path());
         let is_h1 = request.version() <= Version::HTTP_11;
         let (request, arrival) = BodyArrival::watch(request, &self.node.config.gateway.arrival);
         let (request, unread) = Unread::watch(request);
         let mut owner = None;
-        let mut audited = Audited::new(&request);
+        let mut audited = Audited::new(&request, address, self.node.access.needs_tokens());
         let mut response = self.route(request, &id, answer_bytes, &mut owner, &mut audited).await;
         let stalled = arrival.error();
         let must_close = stalled.is_some() && is_h1;
@@ -167,7 +168,10 @@ impl Gateway {
         let monitoring = Monitoring::from_path(request.uri().path());
         // Health checks say nothing that a web page may not read.
         if let Some(check) = monitoring.filter(|route| *route != Monitoring::Metrics) {
-            return check.serve(&self.node, request).await.unwrap_or_else(IntoResponse::into_response);
+            return check
+                .serve(&self.node, audited.address, request)
+                .await
+                .unwrap_or_else(IntoResponse::into_response);
         }
         if let Some(path) = dashboard::path(request.uri().path()) {
             return dashboard::serve(path, &request);
@@ -183,7 +187,10 @@ impl Gateway {
             return error.into_response();
         }
         if let Some(metrics) = monitoring {
-            return metrics.serve(&self.node, request).await.unwrap_or_else(IntoResponse::into_response);
+            return metrics
+                .serve(&self.node, audited.address, request)
+                .await
+                .unwrap_or_else(IntoResponse::into_response);
         }
         let path = request.uri().path();
         let is_of_cluster = is_forwarded
@@ -222,8 +229,7 @@ impl Gateway {
         if let Some(admitted) = public::admit(&self.node, request).await {
             return admitted;
         }
-        let address = address_of(request);
-        self.node.access.identify(address, request.headers_mut(), Some(audited)).await?.caller()
+        self.node.access.identify(audited.address, request.headers_mut(), Some(audited)).await?.caller()
     }
 
     /// Serves a request on behalf of `caller`.
@@ -251,7 +257,8 @@ impl Gateway {
             if let Err(error) = caller.check_call(&table::CALL, request.method(), &call[..name_len]) {
                 return error.into_response();
             }
-            return invoke::invoke(&self.node, caller.tenant, name_len, request, id)
+            // Boxed: each enclosing future would contain and copy it.
+            return Box::pin(invoke::invoke(&self.node, caller.tenant, name_len, request, id))
                 .await
                 .unwrap_or_else(IntoResponse::into_response);
         }

@@ -16,7 +16,6 @@ pub use handshake::ListenerTls;
 pub use threads::Threads;
 
 use super::Gateway;
-use crate::remote::RemoteAddress;
 use crate::{Admitted, GatewayConfig};
 use activity::RequestInProgress;
 use addresses::{AddressPermit, RemoteAddresses};
@@ -243,13 +242,12 @@ fn service(
         let gateway = gateway.clone();
         let connection = connection.clone();
         let under_way = connection.begin();
-        request.extensions_mut().insert(RemoteAddress(from));
         if let Some(peer) = &peer {
             request.extensions_mut().insert(peer.clone());
         }
         async move {
             let is_h2 = request.version() == Version::HTTP_2;
-            let admitted = gateway.serve(request.map(body_of), connection.answer_bytes()).await;
+            let admitted = gateway.serve(request.map(body_of), from, connection.answer_bytes()).await;
             Ok::<_, Infallible>(answer_of(connection, under_way, admitted, is_h2))
         }
     })
