@@ -189,7 +189,7 @@ impl Cluster {
             remote.progress.set(ForwardStep::Unsent);
             return Err(NotForwarded::Refused(format!("it answered {}", answer.status())));
         }
-        remote.progress.set(ForwardStep::Answered);
+        remote.answered();
         let (mut head, body) = answer.into_parts();
         head.version = http::Version::HTTP_11;
         if body.size_hint().exact().is_some_and(|bytes| bytes <= WHOLE_BYTES_MAX) {

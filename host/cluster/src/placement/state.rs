@@ -108,6 +108,13 @@ pub struct RemotePlacement {
     pub progress: Arc<ForwardProgress>,
 }
 
+impl RemotePlacement {
+    /// Records that the other node has answered: from now on, that node reports the end of the call.
+    pub fn answered(&self) {
+        self.progress.set(ForwardStep::Answered);
+    }
+}
+
 /// The reason why an invocation has no placement.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum PlacementRefusal {
