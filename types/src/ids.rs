@@ -117,6 +117,18 @@ impl TenantId {
     pub fn as_str(&self) -> &str {
         self.0.as_str()
     }
+
+    /// The tenant as a name.
+    #[must_use]
+    pub fn name(&self) -> &Name {
+        &self.0
+    }
+}
+
+impl From<Name> for TenantId {
+    fn from(name: Name) -> Self {
+        Self(name)
+    }
 }
 
 impl Default for TenantId {
