@@ -32,7 +32,7 @@ use crate::ClusterConfig;
 use crate::placement::Placements;
 use election::Election;
 use forward::ForwardClient;
-use members::{ClusterView, Membership, Reports};
+use members::{ClusterView, Dispatcher, Membership, Reports};
 use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
 use std::sync::Arc;
@@ -56,6 +56,8 @@ pub struct Cluster {
     heartbeat: Duration,
     heartbeat_timeout: Duration,
     election: Mutex<Election>,
+    /// The last dispatcher at whose address no process listens.
+    lost: watch::Sender<Option<Dispatcher>>,
 }
 
 /// Takes part in the cluster until dropped.
@@ -91,10 +93,16 @@ impl Cluster {
             heartbeat: Duration::from_millis(config.heartbeat_ms.max(1)),
             heartbeat_timeout,
             election: Mutex::default(),
+            lost: watch::Sender::default(),
         });
         let participation = Participation {
             _following: AbortOnDropHandle::new(tokio::spawn(following)),
-            keeping: AbortOnDropHandle::new(tokio::spawn(membership.keep(view, report, stop.clone()))),
+            keeping: AbortOnDropHandle::new(tokio::spawn(membership.keep(
+                view,
+                cluster.lost.subscribe(),
+                report,
+                stop.clone(),
+            ))),
             linking: AbortOnDropHandle::new(tokio::spawn(link::run(
                 cluster.clone(),
                 placements.clone(),

@@ -37,7 +37,8 @@ pub struct ClusterConfig {
     /// nothing, for an etcd that compacts itself.
     pub history_ms: u64,
     /// Lease of the node: the time until the cluster drops a node that etcd does not hear from, and
-    /// so the longest time that the cluster may be without a dispatcher.
+    /// so the longest time that the cluster may be without a dispatcher. A dispatcher whose process
+    /// has ended is replaced at once.
     pub lease_ms: u64,
     /// Interval of the heartbeats between cooperating nodes.
     pub heartbeat_ms: u64,

@@ -116,6 +116,10 @@ pub struct PlacementConfig {
     pub metrics: Arc<Metrics>,
 }
 
+/// The messages of a link that are handled while the lock is held once, so that no call waits long
+/// for the lock.
+const MESSAGES_PER_LOCK: usize = 32;
+
 /// The result of announcing an invocation to the scheduler.
 enum Placing {
     Done(Result<Placement, PlacementRefusal>),
@@ -431,7 +435,7 @@ impl Placements {
     /// The address of `node`, if it is another node.
     fn elsewhere(&self, state: &PlacementState, node: NodeId) -> Option<Elsewhere> {
         let Placer::Own(driver) = &state.placer else { return None };
-        (node != self.node).then(|| Elsewhere(driver.address(node).map(str::to_owned)))
+        (node != self.node).then(|| Elsewhere(driver.address(node).cloned()))
     }
 
     /// This node's introduction to a scheduler.
@@ -477,7 +481,7 @@ fn hello(
 ) -> Hello {
     Hello {
         node,
-        address: address.clone().unwrap_or_default(),
+        address: address.as_deref().unwrap_or_default().into(),
         devices: residency.resized(devices),
         resident: residency.all_resident(),
         origin: staging.origin(),

@@ -351,7 +351,7 @@ impl Gateway {
         }
         let Some(grant) = request.headers_mut().remove(GRANT) else {
             let placements = &self.node.dispatch.placements;
-            return Ok(answer_link(cluster, placements, request.into_body(), &self.node.shutdown.stopping));
+            return Ok(answer_link(cluster, placements, request, &self.node.shutdown.stopping));
         };
         let grant: ForwardGrant = serde_json::from_slice(grant.as_bytes()).map_err(|error| {
             ApiError::new(ErrorCode::InvalidRequest, format!("the grant of a call cannot be read: {error}"))

@@ -1,8 +1,8 @@
 //! Failures of nodes, dispatchers and the datastore.
 
-use crate::{INFER, one_model};
+use crate::{INFER, one_model, one_model_in};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 use weir_tests::{Answer, Etcd, TestClient, TestCluster, eventually, function, signal};
@@ -14,6 +14,7 @@ const INPUT: [u8; 4] = 1_f32.to_le_bytes();
 struct Calls {
     is_over: Arc<AtomicBool>,
     answered: Arc<AtomicUsize>,
+    slowest_us: Arc<AtomicU64>,
     callers: Vec<JoinHandle<Vec<Answer>>>,
 }
 
@@ -21,21 +22,26 @@ impl Calls {
     fn start(clients: &[&TestClient]) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let answered = Arc::new(AtomicUsize::new(0));
+        let slowest_us = Arc::new(AtomicU64::new(0));
         let call = |client: &&TestClient| {
             let client = (*client).clone();
             let is_over = is_over.clone();
             let answered = answered.clone();
+            let slowest_us = slowest_us.clone();
             tokio::spawn(async move {
                 let mut answers = Vec::new();
                 while !is_over.load(Ordering::Relaxed) {
+                    let begun = Instant::now();
                     answers.push(client.post(INFER, &INPUT[..]).await);
+                    let took_us = u64::try_from(begun.elapsed().as_micros()).unwrap();
+                    slowest_us.fetch_max(took_us, Ordering::Relaxed);
                     answered.fetch_add(1, Ordering::Relaxed);
                 }
                 answers
             })
         };
         let callers = clients.iter().map(call).collect();
-        Self { is_over, answered, callers }
+        Self { is_over, answered, slowest_us, callers }
     }
 
     /// Waits until `count` more calls are answered.
@@ -43,6 +49,11 @@ impl Calls {
         let before = self.answered.load(Ordering::Relaxed);
         let has_answered = || self.answered.load(Ordering::Relaxed) >= before + count;
         eventually("calls are answered", async || has_answered().then_some(())).await;
+    }
+
+    /// The time of the slowest call that has ended since this was called before.
+    fn slowest(&self) -> Duration {
+        Duration::from_micros(self.slowest_us.swap(0, Ordering::Relaxed))
     }
 
     async fn end(self) -> Vec<Answer> {
@@ -141,17 +152,25 @@ async fn dispatcher_failover_loses_no_idempotent_calls() {
     if !Etcd::is_installed() {
         return;
     }
-    let mut cluster = one_model(3, "&idempotent=true", 5).await;
+    // The default lease. With `--nocapture`, this measures fail-over at default settings.
+    let builder = TestCluster::builder().set("cluster.lease_ms", 3_000);
+    let mut cluster = one_model_in(builder, 3, "&idempotent=true", 5).await;
     for how in ["kill", "stop"] {
         let dispatcher = cluster.settle().await;
         let lost = cluster.nodes.remove(dispatcher);
         let clients: Vec<_> = cluster.nodes.iter().map(|node| node.client().clone()).collect();
-        let calls = Calls::start(&clients.iter().collect::<Vec<_>>());
+        let calls = Calls::start(&clients.iter().chain(&clients).collect::<Vec<_>>());
         calls.answer(20).await;
-        let builder = if how == "kill" { lost.kill().await } else { lost.stop().await };
+        let before = calls.slowest();
         let began = Instant::now();
+        let builder = if how == "kill" { lost.kill().await } else { lost.stop().await };
         cluster.settle().await;
         let took = began.elapsed();
+        calls.answer(20).await;
+        let slowest = calls.slowest();
+        println!(
+            "{how}: a dispatcher with all nodes after {took:?}, slowest call {slowest:?}, {before:?} before"
+        );
         let answers = calls.end().await;
         assert!(
             failed(&answers).is_empty(),
@@ -159,10 +178,34 @@ async fn dispatcher_failover_loses_no_idempotent_calls() {
             answers.len(),
             failed(&answers)
         );
-        // A stopped node returns its lease; the lease of a killed node has to expire.
+        // A stopped node returns its lease; the address of a killed node refuses connections.
         assert!(took < Duration::from_secs(10), "{how}: a dispatcher after {took:?}");
         cluster.nodes.push(builder.start().await);
     }
+}
+
+/// The lease of the killed dispatcher lasts for half a minute, and its address refuses connections
+/// at once.
+#[tokio::test]
+async fn killed_dispatcher_is_replaced_before_its_lease_expires() {
+    if !Etcd::is_installed() {
+        return;
+    }
+    let builder = TestCluster::builder().set("cluster.lease_ms", 30_000);
+    let mut cluster = one_model_in(builder, 3, "&idempotent=true", 5).await;
+    let dispatcher = cluster.settle().await;
+    let lost = cluster.nodes.remove(dispatcher);
+    let clients: Vec<_> = cluster.nodes.iter().map(|node| node.client().clone()).collect();
+    let calls = Calls::start(&clients.iter().collect::<Vec<_>>());
+    calls.answer(20).await;
+    let killed_at = Instant::now();
+    let _builder = lost.kill().await;
+    cluster.settle().await;
+    let took = killed_at.elapsed();
+    calls.answer(20).await;
+    let answers = calls.end().await;
+    assert!(failed(&answers).is_empty(), "of {} calls, {:?} failed", answers.len(), failed(&answers));
+    assert!(took < Duration::from_secs(5), "a dispatcher after {took:?}");
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ mod sharing;
 mod staging;
 mod tls;
 
-use weir_tests::{TestCluster, function};
+use weir_tests::{ClusterBuilder, TestCluster, function};
 
 /// Fake model with these load and run times.
 fn fake(load_time_ms: u32, run_time_ms: u32, resident_bytes: u64) -> String {
@@ -39,7 +39,12 @@ const INFER: &str = "/fn/infer/m?shape=1,1";
 
 /// Starts a cluster with a function that runs the model `m`, and waits until all nodes know both.
 async fn one_model(nodes: usize, query: &str, run_time_ms: u32) -> TestCluster {
-    let cluster = TestCluster::builder().set("models.backend", "fake").start(nodes).await;
+    one_model_in(TestCluster::builder(), nodes, query, run_time_ms).await
+}
+
+/// Like [`one_model`], with other settings.
+async fn one_model_in(builder: ClusterBuilder, nodes: usize, query: &str, run_time_ms: u32) -> TestCluster {
+    let cluster = builder.set("models.backend", "fake").start(nodes).await;
     cluster.nodes[0].push_model("m", 1, fake(5, run_time_ms, 1_000)).await;
     cluster.nodes[0].deploy_with("infer", &format!("models=m{query}"), function("infer")).await;
     cluster.all_have_heard_of("m").await;

@@ -156,7 +156,7 @@ async fn serve_link(
     stop: CancellationToken,
 ) {
     let service = service_fn(|request: http::Request<hyper::body::Incoming>| {
-        let response = answer_link(&cluster, &placements, Body::new(request.into_body()), &stop);
+        let response = answer_link(&cluster, &placements, request.map(Body::new), &stop);
         async { Ok::<_, Infallible>(response) }
     });
     let builder = auto::Builder::new(TokioExecutor::new());

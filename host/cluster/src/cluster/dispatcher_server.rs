@@ -1,18 +1,19 @@
 //! The dispatcher's side of the links, where other nodes request placements.
 
 use super::Cluster;
-use super::link::{MESSAGES_MAX, line, lines};
+use super::link::{Heartbeat, LINK_PROTOCOL, MESSAGES_MAX, encoded, messages};
 use crate::placement::{LinkId, Placements};
-use crate::wire::{DispatcherCommand, Hello, NodeEvent};
+use crate::wire::{DispatcherCommand, Hello, NodeEvent, PROTOCOL};
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use futures::{Stream, StreamExt};
-use http::StatusCode;
+use http::{Request, StatusCode};
 use std::convert::Infallible;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use weir_types::NodeId;
@@ -25,79 +26,113 @@ pub const LINK_PATH: &str = "/cluster/v1/link";
 pub fn answer_link(
     cluster: &Arc<Cluster>,
     placements: &Arc<Placements>,
-    events: Body,
+    request: Request<Body>,
     stop: &CancellationToken,
 ) -> Response {
+    let protocol = request.headers().get(LINK_PROTOCOL);
+    if protocol.is_none_or(|protocol| protocol.as_bytes() != PROTOCOL.to_string().as_bytes()) {
+        let other = protocol.map(|protocol| String::from_utf8_lossy(protocol.as_bytes()));
+        let other = other.as_deref().unwrap_or("an earlier one");
+        let why = format!(
+            "this node is of Weir {} and speaks protocol {PROTOCOL} on links, the other node {other}: run the same version on all nodes\n",
+            env!("CARGO_PKG_VERSION")
+        );
+        return (StatusCode::CONFLICT, why).into_response();
+    }
     if !cluster.is_dispatcher() || stop.is_cancelled() {
         return (StatusCode::CONFLICT, "this node is not the dispatcher\n").into_response();
     }
     // The election may have just come: it is handled before the first node joins.
     cluster.begin_dispatching(placements);
     let (sender, commands) = mpsc::channel(MESSAGES_MAX);
-    let hearing = hear(placements.clone(), events, sender, cluster.heartbeat_timeout, stop.clone());
+    let times = LinkTimes { heartbeat: cluster.heartbeat, silence_max: cluster.heartbeat_timeout };
+    let hearing = hear(placements.clone(), request.into_body(), sender, times, stop.clone());
     // Aborted when the response body is dropped, that is, when the link ends.
     let hearing = AbortOnDropHandle::new(tokio::spawn(hearing));
-    Body::from_stream(tell(commands, hearing, cluster.heartbeat, stop.clone())).into_response()
+    let commands = encoded(commands).map(move |bytes| {
+        let _held = &hearing;
+        Ok::<_, Infallible>(bytes)
+    });
+    ([(LINK_PROTOCOL, PROTOCOL)], Body::from_stream(commands)).into_response()
 }
 
-/// Streams commands, with heartbeats between them, until either node stops or disconnects.
-fn tell(
-    commands: mpsc::Receiver<DispatcherCommand>,
-    hearing: AbortOnDropHandle<()>,
+/// The intervals of a link.
+#[derive(Clone, Copy)]
+struct LinkTimes {
     heartbeat: Duration,
-    stop: CancellationToken,
-) -> impl Stream<Item = Result<bytes::Bytes, Infallible>> {
-    let mut beats = interval(heartbeat);
-    beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    futures::stream::unfold(
-        (commands, hearing, beats, stop),
-        async |(mut commands, hearing, mut beats, stop)| {
-            let command = tokio::select! {
-                command = commands.recv() => command?,
-                _ = beats.tick() => DispatcherCommand::Beat,
-                () = stop.cancelled() => return None,
-            };
-            Some((Ok(line(&command)), (commands, hearing, beats, stop)))
-        },
-    )
+    silence_max: Duration,
 }
 
-/// Receives a node's events until the node falls silent.
+/// Receives a node's events until the node leaves or falls silent, or until `stop`. The commands
+/// end at the same time.
 async fn hear(
     placements: Arc<Placements>,
     events: Body,
     commands: mpsc::Sender<DispatcherCommand>,
-    silence_max: Duration,
+    LinkTimes { heartbeat, silence_max }: LinkTimes,
     stop: CancellationToken,
 ) {
-    let mut events = std::pin::pin!(lines::<NodeEvent>(events));
-    let Ok(Some(Ok(NodeEvent::Hello(hello)))) = timeout(silence_max, events.next()).await else { return };
-    let broken = CancellationToken::new();
-    let Some(mut linked) = LinkedNode::join(placements, hello, commands, broken.clone(), stop) else {
-        return;
+    let mut events = std::pin::pin!(messages::<NodeEvent>(events));
+    let introduced = tokio::select! {
+        introduced = timeout(silence_max, introduction(&mut events)) => introduced,
+        () = stop.cancelled() => return,
     };
+    let Ok(Some((hello, first))) = introduced else { return };
+    let broken = CancellationToken::new();
+    // The placements hold the sender: they end the commands when this node stops placing.
+    let beating = commands.downgrade();
+    let joined = LinkedNode::join(placements, hello, commands, broken.clone(), stop.clone());
+    let Some(mut linked) = joined else { return };
+    if linked.hear(first) {
+        return;
+    }
+    let node = linked.node.0;
+    let mut heartbeat = Heartbeat::new(heartbeat, silence_max);
     loop {
-        let heard = tokio::select! {
-            heard = timeout(silence_max, events.next()) => heard,
+        tokio::select! {
+            received = events.next() => match received {
+                Some(Ok(received)) => {
+                    heartbeat.heard();
+                    if linked.hear(received) {
+                        return;
+                    }
+                }
+                Some(Err(error)) => return tracing::warn!(node, %error, "link to a node failed"),
+                None => return,
+            },
+            is_silent = heartbeat.tick() => {
+                if is_silent {
+                    return tracing::warn!(node, "no heartbeat from a node: it counts as lost");
+                }
+                let Some(commands) = beating.upgrade() else { return };
+                if commands.try_send(DispatcherCommand::Beat).is_err() {
+                    broken.cancel();
+                }
+            }
             () = broken.cancelled() => {
-                tracing::warn!(node = linked.node.0, "a node reads its commands too slowly: link closed");
-                return;
+                return tracing::warn!(node, "a node reads its commands too slowly: link closed");
             }
-        };
-        match heard {
-            Ok(Some(Ok(NodeEvent::Leaving))) => {
-                linked.is_orderly = true;
-                return;
+            () = stop.cancelled() => return,
+        }
+    }
+}
+
+/// Receives a node's introduction, and the events that arrive with it. `None` if the node sends
+/// something else.
+async fn introduction(
+    events: &mut (impl Stream<Item = io::Result<Vec<NodeEvent>>> + Unpin),
+) -> Option<(Hello, Vec<NodeEvent>)> {
+    loop {
+        match events.next().await? {
+            Ok(mut received) if !received.is_empty() => {
+                let NodeEvent::Hello(hello) = received.remove(0) else { return None };
+                return Some((hello, received));
             }
-            Ok(Some(Ok(event))) => linked.placements.hear(linked.node, linked.link, event),
-            Ok(Some(Err(error))) => {
-                tracing::warn!(node = linked.node.0, %error, "link to a node failed");
-                return;
-            }
-            Ok(None) => return,
-            Err(_) => {
-                tracing::warn!(node = linked.node.0, "no heartbeat from a node: it counts as lost");
-                return;
+            // The introduction is longer than what has arrived.
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(%error, "the introduction of a node cannot be read");
+                return None;
             }
         }
     }
@@ -122,9 +157,19 @@ impl LinkedNode {
         stop: CancellationToken,
     ) -> Option<Self> {
         let node = hello.node;
-        tracing::info!(node = node.0, address = hello.address, "node connected to this dispatcher");
+        tracing::info!(node = node.0, address = &*hello.address, "node connected to this dispatcher");
         let link = placements.join(hello, commands, broken)?;
         Some(Self { placements, node, link, is_orderly: false, stop })
+    }
+
+    /// Handles events of the node. Returns whether the node leaves in good order.
+    fn hear(&mut self, mut events: Vec<NodeEvent>) -> bool {
+        if let Some(at) = events.iter().position(|event| matches!(event, NodeEvent::Leaving)) {
+            events.truncate(at);
+            self.is_orderly = true;
+        }
+        self.placements.hear(self.node, self.link, events);
+        self.is_orderly
     }
 }
 

@@ -2,7 +2,7 @@
 //! announced their running calls.
 
 use super::Cluster;
-use super::members::{ClusterView, Dispatcher};
+use super::members::Dispatcher;
 use crate::placement::Placements;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -24,7 +24,7 @@ impl Cluster {
     /// Pauses the placements if this node has just been elected, until all other members have
     /// announced their running calls.
     pub(super) fn begin_dispatching(&self, placements: &Placements) {
-        let others = self.others(&self.view.borrow());
+        let others = self.others();
         let Some(elected) = self.view.borrow().dispatcher.filter(|dispatcher| dispatcher.node == self.node)
         else {
             return;
@@ -50,7 +50,11 @@ impl Cluster {
         placements.await_only(&[]);
     }
 
-    fn others(&self, view: &ClusterView) -> Vec<NodeId> {
-        view.nodes.keys().copied().filter(|node| *node != self.node).collect()
+    /// The members that announce their calls: all but this node and the dispatcher that it may have
+    /// replaced, which is a member until its lease expires.
+    fn others(&self) -> Vec<NodeId> {
+        let lost = self.lost.borrow().map(|dispatcher| dispatcher.node);
+        let view = self.view.borrow();
+        view.nodes.keys().copied().filter(|node| *node != self.node && Some(*node) != lost).collect()
     }
 }

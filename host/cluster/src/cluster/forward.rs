@@ -249,7 +249,7 @@ fn has_not_begun(error: &legacy::Error) -> bool {
 }
 
 /// An error and its chain of causes.
-fn causes(error: &legacy::Error) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
+pub(super) fn causes(error: &legacy::Error) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
     std::iter::successors(Some(error as &(dyn std::error::Error + 'static)), |error| error.source())
 }
 

@@ -44,7 +44,7 @@ fn away(address: &str, device: Option<Ordinal>, models: &[ModelId]) -> RemotePla
     // Never cancelled: the loss of the node is not tracked, because the sender does not wait for
     // this call alone.
     RemotePlacement {
-        address: address.to_owned(),
+        address: address.into(),
         granted,
         lost: CancellationToken::new(),
         progress: Arc::default(),

@@ -28,6 +28,9 @@ pub const MEMBERSHIP: &str = "cluster/";
 const NUMBERS_MAX: usize = 1_000;
 /// The minimum interval between a node's reports.
 const REPORT_EVERY: Duration = Duration::from_millis(900);
+/// The minimum interval between two replacements of dispatchers by this node. A dispatcher that only
+/// this node cannot reach would otherwise be replaced again and again.
+const REPLACED_EVERY: Duration = Duration::from_secs(60);
 /// The number of times that a lease is renewed within its duration.
 const KEPT_PER_LEASE: u32 = 3;
 
@@ -63,7 +66,8 @@ pub(super) type Reports = Arc<RwLock<BTreeMap<NodeId, ActivityReport>>>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dispatcher {
     pub node: NodeId,
-    /// The revision of the election, which is different for every election.
+    /// The revision of the election, which is different for every election: the last write of the
+    /// key, since an election may replace a lost dispatcher.
     pub elected_at: Revision,
 }
 
@@ -114,6 +118,8 @@ pub struct Membership {
     secret: ContentHash,
     /// The last report, with its time.
     reported: Option<(Instant, ActivityReport)>,
+    /// The time at which this node last replaced a lost dispatcher.
+    replaced_at: Option<Instant>,
 }
 
 impl Keys {
@@ -160,6 +166,7 @@ impl Membership {
             lease_time,
             secret,
             reported: None,
+            replaced_at: None,
         };
         membership.enter(lease).await?;
         membership.seen = read(&*membership.datastore, &membership.keys, &membership.reports).await?;
@@ -172,11 +179,13 @@ impl Membership {
         Ok(membership)
     }
 
-    /// Remains a member until `stop`, and becomes the dispatcher whenever there is none. While the
-    /// datastore is unreachable nothing changes: no other node can be elected then either.
+    /// Remains a member until `stop`, and becomes the dispatcher whenever there is none, or when the
+    /// current one is `lost`. While the datastore is unreachable nothing changes: no other node can
+    /// be elected then either.
     pub async fn keep(
         mut self,
         mut view: watch::Receiver<ClusterView>,
+        mut lost: watch::Receiver<Option<Dispatcher>>,
         report: impl Fn() -> ActivityReport + Send + 'static,
         stop: CancellationToken,
     ) {
@@ -187,10 +196,12 @@ impl Membership {
             tokio::select! {
                 _ = ticks.tick() => {}
                 changed = view.changed() => if changed.is_err() { break },
+                changed = lost.changed() => if changed.is_err() { break },
                 () = stop.cancelled() => break,
             }
-            let has_dispatcher = view.borrow_and_update().dispatcher.is_some();
-            let mut kept = self.keep_once(has_dispatcher).await;
+            let dispatcher = view.borrow_and_update().dispatcher;
+            let lost = *lost.borrow_and_update();
+            let mut kept = self.keep_once(dispatcher, lost).await;
             let is_due = self.reported.as_ref().is_none_or(|(at, _)| at.elapsed() >= REPORT_EVERY);
             if kept.is_ok() && is_due {
                 kept = self.report(report()).await;
@@ -211,7 +222,11 @@ impl Membership {
         }
     }
 
-    async fn keep_once(&mut self, has_dispatcher: bool) -> Result<(), Error> {
+    async fn keep_once(
+        &mut self,
+        dispatcher: Option<Dispatcher>,
+        lost: Option<Dispatcher>,
+    ) -> Result<(), Error> {
         // Limited, so that there is time for another attempt.
         let kept = timeout(self.lease_time / KEPT_PER_LEASE, self.datastore.keep_alive(self.lease.id));
         match kept.await.map_err(|late| Error::Unavailable { source: Arc::new(late) })? {
@@ -225,10 +240,24 @@ impl Membership {
             }
             Err(error) => return Err(error),
         }
-        if !has_dispatcher {
-            self.campaign().await?;
+        match dispatcher {
+            None => {
+                let key = self.keys.dispatcher.clone();
+                self.campaign(Compare::Absent(key)).await?;
+            }
+            Some(dispatcher) if lost == Some(dispatcher) && self.may_replace() => {
+                let key = self.keys.dispatcher.clone();
+                if self.campaign(Compare::ModifiedAt(key, dispatcher.elected_at)).await? {
+                    self.replaced_at = Some(Instant::now());
+                }
+            }
+            Some(_) => {}
         }
         Ok(())
+    }
+
+    fn may_replace(&self) -> bool {
+        self.replaced_at.is_none_or(|at| at.elapsed() >= REPLACED_EVERY)
     }
 
     async fn enter(&self, lease: Lease) -> Result<(), Error> {
@@ -251,18 +280,13 @@ impl Membership {
         Ok(())
     }
 
-    /// Becomes the dispatcher, unless there is one.
-    async fn campaign(&self) -> Result<(), Error> {
+    /// Becomes the dispatcher if the dispatcher's key meets `condition`. Returns whether it does.
+    async fn campaign(&self, condition: Compare) -> Result<bool, Error> {
         let key = self.keys.dispatcher.clone();
-        let writes = Transaction::new().when(Compare::Absent(key.clone())).put_leased(
-            key,
-            encode(&self.node),
-            self.lease.id,
-        );
-        if let Commit::Done(revision) = self.datastore.commit(writes).await? {
-            tracing::info!(node = self.node.0, elected_at = revision.0, "this node is the dispatcher now");
-        }
-        Ok(())
+        let writes = Transaction::new().when(condition).put_leased(key, encode(&self.node), self.lease.id);
+        let Commit::Done(revision) = self.datastore.commit(writes).await? else { return Ok(false) };
+        tracing::info!(node = self.node.0, elected_at = revision.0, "this node is the dispatcher now");
+        Ok(true)
     }
 }
 
@@ -372,7 +396,7 @@ impl ClusterView {
     fn put(&mut self, keys: &Keys, entry: &Entry) {
         if entry.key == keys.dispatcher {
             let node = serde_json::from_slice(&entry.value).ok();
-            self.dispatcher = node.map(|node| Dispatcher { node, elected_at: entry.created_at });
+            self.dispatcher = node.map(|node| Dispatcher { node, elected_at: entry.modified_at });
         } else if let (Some(node), Ok(member)) =
             (node_of(&keys.nodes, &entry.key), serde_json::from_slice(&entry.value))
         {
@@ -426,54 +450,4 @@ fn impossible(error: KeyError) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use weir_datastore::MemoryStore;
-
-    const LEASE: Duration = Duration::from_secs(30);
-
-    /// After a restored etcd, the number of the next node may be one that is in use.
-    #[tokio::test]
-    async fn numbers_are_larger_than_those_that_the_process_knows() {
-        let datastore: Arc<dyn Datastore> = Arc::new(MemoryStore::new());
-        let secret = ContentHash::from_content(b"a secret");
-        let join = async |known_nodes_max: u32| {
-            let address = "one:1".to_owned();
-            Membership::join(datastore.clone(), address, LEASE, secret, known_nodes_max).await.unwrap().node.0
-        };
-        assert_eq!(join(0).await, 1);
-        assert_eq!(join(7).await, 8);
-        assert_eq!(join(3).await, 9);
-    }
-
-    #[tokio::test]
-    async fn join_requires_same_protocol_and_secret() {
-        let datastore: Arc<dyn Datastore> = Arc::new(MemoryStore::new());
-        let secret = ContentHash::from_content(b"a secret");
-        let join = |address: &str| Membership::join(datastore.clone(), address.to_owned(), LEASE, secret, 0);
-        let first = join("one:1").await.unwrap();
-        let second = join("two:2").await.unwrap();
-        assert!(second.seen.0.nodes.values().all(|member| member.version == env!("CARGO_PKG_VERSION")));
-
-        // An unknown field is accepted; another protocol is not.
-        let put = async |protocol: u32| {
-            let member = serde_json::json!({"address": "later:1", "version": "9.0.0", "protocol": protocol, "more": 1});
-            let key = first.keys.node(first.node).unwrap();
-            datastore.commit(Transaction::new().put(key, encode(&member))).await.unwrap();
-        };
-        put(PROTOCOL).await;
-        join("three:3").await.unwrap();
-        put(PROTOCOL + 1).await;
-        let why = join("four:4").await.err().unwrap().to_string();
-        assert!(why.contains("later:1") && why.contains("9.0.0") && why.contains("Stop all nodes"), "{why}");
-        let (view, _) = read(&*datastore, &first.keys, &Reports::default()).await.unwrap();
-        assert_eq!(view.nodes.len(), 3, "it has left nothing: {view:?}");
-        put(PROTOCOL).await;
-        let other = ContentHash::from_content(b"another");
-        let why = Membership::join(datastore.clone(), "five:5".to_owned(), LEASE, other, 0).await;
-        let why = why.err().unwrap().to_string();
-        assert!(why.contains("has another secret") && why.contains("--secret-file"), "{why}");
-        let (view, _) = read(&*datastore, &first.keys, &Reports::default()).await.unwrap();
-        assert_eq!(view.nodes.len(), 3, "it has left nothing: {view:?}");
-    }
-}
+mod tests;

@@ -1,9 +1,9 @@
 //! A node that uses the cluster's dispatcher.
 
-use super::Placements;
 use super::clock::now;
 use super::driver::PlacementDriver;
 use super::state::{Elsewhere, PlacementState, Placer};
+use super::{MESSAGES_PER_LOCK, Placements};
 use crate::wire::{DispatcherCommand, NodeEvent, RUNNING_PER_MESSAGE, STAGED_PER_MESSAGE};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -63,9 +63,18 @@ impl Placements {
         self.announce_waiting(&mut state);
     }
 
-    /// Carries out a decision of the dispatcher.
-    pub fn execute(&self, command: DispatcherCommand) {
-        let mut state = self.state.lock();
+    /// Carries out decisions of the dispatcher.
+    pub fn execute(&self, commands: Vec<DispatcherCommand>) {
+        let mut commands = commands.into_iter();
+        while commands.len() > 0 {
+            let mut state = self.state.lock();
+            for command in commands.by_ref().take(MESSAGES_PER_LOCK) {
+                self.execute_one(&mut state, command);
+            }
+        }
+    }
+
+    fn execute_one(&self, state: &mut PlacementState, command: DispatcherCommand) {
         match command {
             DispatcherCommand::Start { invocation, node, device, address, evict, why } => {
                 let device_id = device.map(|ordinal| DeviceId { node, ordinal });
@@ -79,8 +88,8 @@ impl Placements {
                 state.explain(&Action::Reject { invocation, why, estimate, alternatives });
                 state.rejected(invocation, why, estimate);
             }
-            DispatcherCommand::Abandoned { invocation } => self.end_unknown(&mut state, invocation),
-            DispatcherCommand::MayEvict { device, evict } => self.may_evict(&mut state, device, evict),
+            DispatcherCommand::Abandoned { invocation } => self.end_unknown(state, invocation),
+            DispatcherCommand::MayEvict { device, evict } => self.may_evict(state, device, evict),
             DispatcherCommand::Beat => {}
         }
     }

@@ -1,9 +1,9 @@
 //! The dispatcher's side of placement: links, events and withdrawals of the other nodes.
 
-use super::Placements;
 use super::clock::now;
 use super::driver::LinkId;
 use super::state::{PlacementState, Placer};
+use super::{MESSAGES_PER_LOCK, Placements};
 use crate::wire::{DispatcherCommand, Hello, NodeEvent};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -34,7 +34,7 @@ impl Placements {
         let mut state = self.state.lock();
         let Placer::Own(driver) = &mut state.placer else { return false };
         let paused = driver.expect_unlinked(nodes);
-        self.decide_all(&mut state, paused.into_iter().collect());
+        self.decide_all(&mut state, paused);
         true
     }
 
@@ -43,17 +43,22 @@ impl Placements {
         let mut state = self.state.lock();
         let Placer::Own(driver) = &mut state.placer else { return };
         let resumed = driver.expect_only(nodes);
-        self.decide_all(&mut state, resumed.into_iter().collect());
+        self.decide_all(&mut state, resumed);
     }
 
-    /// Handles an event from another node.
-    pub fn hear(&self, node: NodeId, link: LinkId, event: NodeEvent) {
-        let mut state = self.state.lock();
-        let Placer::Own(driver) = &mut state.placer else { return };
-        if !driver.is_current(node, link) {
-            return;
+    /// Handles events from another node.
+    pub fn hear(&self, node: NodeId, link: LinkId, events: Vec<NodeEvent>) {
+        let mut events = events.into_iter();
+        while events.len() > 0 {
+            let mut state = self.state.lock();
+            for event in events.by_ref().take(MESSAGES_PER_LOCK) {
+                let Placer::Own(driver) = &mut state.placer else { return };
+                if !driver.is_current(node, link) {
+                    return;
+                }
+                self.feed(&mut state, node, event);
+            }
         }
-        self.feed(&mut state, node, event);
     }
 
     /// Feeds an event of a node to this node's scheduler.
@@ -78,7 +83,7 @@ impl Placements {
             _ => {}
         }
         let event = event.into_scheduler_event(node, self.time_ns(now()));
-        self.decide_all(state, earlier.into_iter().chain(event).collect());
+        self.decide_all(state, earlier.into_iter().chain(event));
     }
 
     fn adopt(&self, state: &mut PlacementState, node: NodeId, event: NodeEvent) {
@@ -91,8 +96,7 @@ impl Placements {
 
     fn stage(&self, state: &mut PlacementState, node: NodeId, event: NodeEvent) {
         if let NodeEvent::Staged { models } = event {
-            let events = models.into_iter().map(|staged| staged.into_scheduler_event(node)).collect();
-            self.decide_all(state, events);
+            self.decide_all(state, models.into_iter().map(|staged| staged.into_scheduler_event(node)));
         }
     }
 
@@ -145,7 +149,7 @@ impl Placements {
         matches!(self.state.lock().placer, Placer::Dispatcher(_))
     }
 
-    pub(super) fn decide_all(&self, state: &mut PlacementState, events: Vec<Event>) {
+    pub(super) fn decide_all(&self, state: &mut PlacementState, events: impl IntoIterator<Item = Event>) {
         for event in events {
             self.decide(state, event, |state, action| self.carry_out(state, action));
         }

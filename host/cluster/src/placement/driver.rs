@@ -3,6 +3,7 @@
 use super::calls::RemoteCalls;
 use crate::wire::{AnnouncedInvocation, AnnouncedModel, DispatcherCommand, Hello};
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use weir_scheduler::{Action, Event, Recorder, Rejection, Scheduler, Setup};
@@ -15,7 +16,7 @@ const RECORD_BYTES_MAX: usize = 1 << 30;
 /// A scheduler, and the other nodes that request placements from it.
 pub(super) struct PlacementDriver {
     /// The node on which the scheduler runs, and its address.
-    own: (NodeId, String),
+    own: (NodeId, Arc<str>),
     scheduler: Scheduler,
     recorder: Option<Recorder>,
     nodes: HashMap<NodeId, RequestingNode>,
@@ -23,8 +24,10 @@ pub(super) struct PlacementDriver {
     /// The nodes whose running invocations are not known yet. While there are any, the scheduler is
     /// paused.
     awaited: HashSet<NodeId>,
-    /// Reused between calls, to save allocations.
+    /// Reused between calls, to save allocations: all actions of a call, and those about this
+    /// node's calls.
     actions: Vec<Action>,
+    own_actions: Vec<Action>,
     /// Models that this node's devices may evict for invocations of other nodes.
     own_evict: Vec<(Ordinal, Vec<ModelId>)>,
     links: u64,
@@ -33,7 +36,7 @@ pub(super) struct PlacementDriver {
 /// A node that requests placements over a link.
 struct RequestingNode {
     link: LinkId,
-    address: String,
+    address: Arc<str>,
     commands: mpsc::Sender<DispatcherCommand>,
     /// Cancelled when the node cannot keep up with the link.
     broken: CancellationToken,
@@ -65,6 +68,7 @@ impl PlacementDriver {
             calls,
             awaited,
             actions,
+            own_actions: Vec::new(),
             own_evict: Vec::new(),
             links: 0,
         };
@@ -82,7 +86,7 @@ impl PlacementDriver {
         let mut actions = self.ask(now_ns, event);
         self.tell_evictable(&actions);
         if !self.nodes.is_empty() || !self.calls.is_empty() {
-            actions.retain(|action| !self.is_passed_on(action));
+            self.pass_on_all(&mut actions);
         }
         actions
     }
@@ -92,13 +96,12 @@ impl PlacementDriver {
     pub(super) fn dismiss(&mut self, now_ns: u64, node: NodeId) -> Vec<Action> {
         let mut actions = self.ask(now_ns, Event::NodeDown { node });
         self.tell_evictable(&actions);
-        actions.retain(|action| match action {
-            Action::Reject { invocation, why: Rejection::NodeLost, .. } => {
-                self.calls.remove(*invocation);
-                false
-            }
-            action => !self.is_passed_on(action),
+        actions.retain(|action| {
+            let Action::Reject { invocation, why: Rejection::NodeLost, .. } = action else { return true };
+            self.calls.remove(*invocation);
+            false
         });
+        self.pass_on_all(&mut actions);
         actions
     }
 
@@ -129,11 +132,11 @@ impl PlacementDriver {
     }
 
     /// The address of a node; `None` if it has left.
-    pub(super) fn address(&self, node: NodeId) -> Option<&str> {
+    pub(super) fn address(&self, node: NodeId) -> Option<&Arc<str>> {
         if node == self.own.0 {
             return Some(&self.own.1);
         }
-        self.nodes.get(&node).map(|linked| &*linked.address)
+        self.nodes.get(&node).map(|linked| &linked.address)
     }
 
     /// The other nodes that request placements.
@@ -295,39 +298,43 @@ impl PlacementDriver {
         }
     }
 
+    /// Sends the actions about other nodes' calls to these nodes. Keeps the others.
+    fn pass_on_all(&mut self, actions: &mut Vec<Action>) {
+        let mut own = std::mem::take(&mut self.own_actions);
+        own.extend(actions.drain(..).filter_map(|action| self.pass_on(action)));
+        std::mem::swap(actions, &mut own);
+        self.own_actions = own;
+    }
+
     /// Follows the call of an action, and sends the action to the node that the call came from.
-    /// Returns false if that is this node.
-    fn is_passed_on(&mut self, action: &Action) -> bool {
-        let (Action::Start { invocation, .. } | Action::Reject { invocation, .. }) = action else {
-            return false;
+    /// Returns the action if that is this node.
+    fn pass_on(&mut self, action: Action) -> Option<Action> {
+        let (Action::Start { invocation, .. } | Action::Reject { invocation, .. }) = &action else {
+            return Some(action);
         };
         let origin = self.calls.get(*invocation).map_or(self.own.0, |call| call.origin);
-        match action {
+        match &action {
             Action::Start { node, .. } if origin != self.own.0 || *node != self.own.0 => {
                 self.calls.runs(*invocation, origin, *node);
             }
             _ => self.calls.remove(*invocation),
         }
-        let Some(linked) = self.nodes.get(&origin) else { return false };
-        let command = match action {
+        let Some(linked) = self.nodes.get(&origin) else { return Some(action) };
+        linked.send(match action {
             Action::Start { invocation, node, device, evict, why } => DispatcherCommand::Start {
-                invocation: *invocation,
-                node: *node,
+                invocation,
+                node,
                 device: device.map(|device| device.ordinal),
-                address: self.address(*node).map(str::to_owned),
-                evict: evict.clone(),
-                why: Box::new(why.clone()),
+                address: self.address(node).cloned(),
+                evict,
+                why: Box::new(why),
             },
-            Action::Reject { invocation, why, estimate, alternatives } => DispatcherCommand::Reject {
-                invocation: *invocation,
-                why: *why,
-                estimate: *estimate,
-                alternatives: alternatives.clone(),
-            },
-            Action::WakeAt(_) => return false,
-        };
-        linked.send(command);
-        true
+            Action::Reject { invocation, why, estimate, alternatives } => {
+                DispatcherCommand::Reject { invocation, why, estimate, alternatives }
+            }
+            Action::WakeAt(_) => return Some(action),
+        });
+        None
     }
 }
 

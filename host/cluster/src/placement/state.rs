@@ -99,7 +99,7 @@ pub enum Placement<Local = LocalPlacement, Remote = RemotePlacement> {
 /// A placement on another node.
 pub struct RemotePlacement {
     /// The address of that node.
-    pub address: String,
+    pub address: Arc<str>,
     /// The device and models that the call may use there.
     pub granted: Granted,
     /// Cancelled when that node is lost.
@@ -127,7 +127,7 @@ pub(super) enum PlacementRefusal {
 }
 
 /// The address of another node; `None` if it has left.
-pub(super) struct Elsewhere(pub(super) Option<String>);
+pub(super) struct Elsewhere(pub(super) Option<Arc<str>>);
 
 impl PlacementState {
     /// Sends a waiting invocation its placement.

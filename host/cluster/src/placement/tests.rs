@@ -92,7 +92,7 @@ impl Fixture {
         let (commands, received) = mpsc::channel(100);
         let (resident, staged, down) = Default::default();
         let origin = StorageTier::Disk;
-        let address = format!("node:{}", node.0);
+        let address = format!("node:{}", node.0).into();
         let hello =
             Hello { node, address, devices, resident, origin, staged, down, running, has_more: false };
         let link = self.placements.join(hello, commands, CancellationToken::new()).unwrap();

@@ -8,6 +8,7 @@ use super::{CallCtx, Dispatch, Target};
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_call::Fault;
 use weir_call::until;
@@ -24,7 +25,7 @@ pub(super) struct Forwarder<'a> {
     dispatch: &'a Dispatch,
     request: ForwardRequest<'a>,
     /// The address of the node that last failed to run the call.
-    lost_at: Option<String>,
+    lost_at: Option<Arc<str>>,
 }
 
 /// The request to forward.

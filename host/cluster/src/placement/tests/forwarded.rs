@@ -19,7 +19,7 @@ fn cancelled(used: DeviceUse) -> NodeEvent {
 
 impl Fixture {
     fn hear(&self, from: &TestRequester, event: NodeEvent) {
-        self.placements.hear(from.node, from.link, event);
+        self.placements.hear(from.node, from.link, vec![event]);
     }
 }
 
@@ -104,7 +104,7 @@ async fn call_that_is_placed_again_is_not_ended_by_its_earlier_node() {
     let two = stage.join(TWO, Vec::new());
     let three = stage.join(THREE, Vec::new());
     let (again, call) = stage.place_remotely(1).await;
-    let (runs, other) = if again.address == "node:2" { (&two, &three) } else { (&three, &two) };
+    let (runs, other) = if &*again.address == "node:2" { (&two, &three) } else { (&three, &two) };
     stage.ends();
     stage.hear(other, cancelled(USED));
     assert_eq!(stage.ends(), []);
@@ -118,10 +118,10 @@ async fn call_that_is_placed_again_is_not_ended_by_its_earlier_node() {
 async fn node_reports_an_abandoned_call_that_it_does_not_have() {
     let stage = Fixture::new(Setup::default());
     let call = stage.place(1).await;
-    stage.placements.execute(DispatcherCommand::Abandoned { invocation: CALL });
+    stage.placements.execute(vec![DispatcherCommand::Abandoned { invocation: CALL }]);
     assert_eq!(stage.ends(), [], "the call runs here");
     drop(call);
     stage.ends();
-    stage.placements.execute(DispatcherCommand::Abandoned { invocation: CALL });
+    stage.placements.execute(vec![DispatcherCommand::Abandoned { invocation: CALL }]);
     assert_eq!(stage.ends(), [Event::Cancelled { invocation: CALL, used: Some(DeviceUse::default()) }]);
 }

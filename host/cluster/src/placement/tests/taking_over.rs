@@ -73,7 +73,7 @@ async fn long_announcement_is_split_and_nothing_is_placed_before_its_end() {
     let mut placed = std::pin::pin!(stage.placements.place(arrival(1), &objective, now()));
     for event in sent {
         assert!(futures::poll!(&mut placed).is_pending());
-        stage.placements.hear(THREE, link, event);
+        stage.placements.hear(THREE, link, vec![event]);
     }
     assert!(placed.await.is_ok());
     let events = stage.events();
@@ -128,7 +128,7 @@ async fn forwarded_call_outlives_the_link_of_the_node_that_received_it() {
     stage.lose_device();
     let three = stage.join_without_device(THREE);
     let arrived = NodeEvent::Arrived { arrival: arrival(1), deadline_in_ns: u64::MAX, due_in_ns: None };
-    stage.placements.hear(THREE, three.link, arrived);
+    stage.placements.hear(THREE, three.link, vec![arrived]);
     stage.leaves(&three);
     assert_eq!(stage.ends(), [], "it runs on another node");
     let commands = two.commands();
@@ -140,7 +140,7 @@ async fn forwarded_call_outlives_the_link_of_the_node_that_received_it() {
     stage.join_without_device(THREE);
     assert_eq!(stage.ends(), []);
     let used = Default::default();
-    stage.placements.hear(TWO, two.link, NodeEvent::Finished { invocation, used });
+    stage.placements.hear(TWO, two.link, vec![NodeEvent::Finished { invocation, used }]);
     assert_eq!(stage.ends(), [Event::Finished { invocation, used: Some(used) }]);
 }
 
@@ -162,7 +162,7 @@ async fn new_dispatcher_learns_where_models_are() {
     let (commands, _received) = mpsc::channel(10);
     let hello = Hello { node: THREE, origin: StorageTier::ObjectStore, ..hello };
     let link = stage.placements.join(hello, commands, CancellationToken::new()).unwrap();
-    sent.for_each(|event| stage.placements.hear(THREE, link, event));
+    sent.for_each(|event| stage.placements.hear(THREE, link, vec![event]));
     let events = stage.events();
     let origin = Event::Origin { node: THREE, tier: StorageTier::ObjectStore };
     assert!(events.contains(&origin), "{events:?}");

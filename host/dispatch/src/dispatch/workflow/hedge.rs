@@ -86,7 +86,11 @@ impl Steps {
             match elsewhere {
                 Ok(given) => return Ok(given),
                 Err(fault) => {
-                    tracing::debug!(node = remote.address, why = fault.text, "hedged copy of a step failed");
+                    tracing::debug!(
+                        node = &*remote.address,
+                        why = fault.text,
+                        "hedged copy of a step failed"
+                    );
                 }
             }
         }
