@@ -13,6 +13,9 @@ pub use confine::{
     missing_layers, probe_main,
 };
 
+mod machine;
+pub use machine::usable_memory_bytes;
+
 mod limits;
 pub use limits::Limits;
 

@@ -35,7 +35,9 @@ use weir_gateway::{
     Access, Gateway, GivenIds, NodeState, PageGuard, PagesConfig, Permits, RequestConfig, Server, Shutdown,
     Tokens,
 };
+use weir_sandbox::GuestMemory;
 use weir_telemetry::{AuditLog, Metrics};
+use weir_types::TenantId;
 
 /// The time that a call may spend in transit to a node that has left its cluster, from a node that
 /// had not learned of that yet, including the time to connect.
@@ -260,11 +262,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         arena: arena.clone(),
         metrics: metrics.clone(),
         connector,
-        slots: Arc::new(InstanceSlots::new(
-            config.sandbox.instances_max as usize,
-            config.sandbox.instances_idle_max as usize,
-            metrics.clone(),
-        )),
+        slots: Arc::new(instance_slots(&config, &metrics)),
         guests,
         recompiler: deployed.recompiler(&config, &metrics),
     };
@@ -293,6 +291,17 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     state.sweep_components().await;
     let begin = deployed.begin;
     Ok(Started { config, state: Arc::new(state), tls, storage, listener, begin, participation })
+}
+
+/// The instance slots, with the memory limits of guests.
+fn instance_slots(config: &NodeConfig, metrics: &Arc<Metrics>) -> InstanceSlots {
+    let sandbox = &config.sandbox;
+    let bytes_max = sandbox.guest_memory_bytes_max();
+    let quotas = config.quotas();
+    let tenant_bytes_max = move |tenant: &TenantId| quotas.guest_memory_bytes_max(tenant, bytes_max);
+    let memory = GuestMemory::new(bytes_max, tenant_bytes_max, metrics.clone());
+    let [slots, idle_max] = [sandbox.instances_max, sandbox.instances_idle_max].map(|max| max as usize);
+    InstanceSlots::new(slots, idle_max, memory, metrics.clone())
 }
 
 /// The configuration of the parts that requests depend on.

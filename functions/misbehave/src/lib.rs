@@ -37,6 +37,11 @@ async fn main(request: Request<Body>) -> Result<Response<Body>, Error> {
             text(StatusCode::OK, "let go\n")
         }
         "/hoard" => hoard(),
+        "/keep" => {
+            let kept = black_box(vec![1_u8; query.parse().unwrap_or(1) * MIB]);
+            wstd::task::sleep(Duration::from_secs(3_600)).await;
+            text(StatusCode::OK, &format!("kept {} bytes\n", kept.len()))
+        }
         "/recurse" => text(StatusCode::OK, &format!("{}\n", recurse(1))),
         "/log" => flood_log(),
         "/handles" => flood_handles(),

@@ -34,6 +34,10 @@ pub struct TenantQuotas {
     /// Requests in progress, until the client has taken the answer. Default: 2 000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requests_running_max: Option<u32>,
+    /// Linear memory of the instances of functions. Default: half of that of all tenants
+    /// (`sandbox.guest_memory_bytes_max`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guest_memory_bytes_max: Option<u64>,
     /// Names of functions, models, kernel graphs and workflows together. Default: 10 000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub names_max: Option<u32>,
@@ -65,9 +69,10 @@ impl TenantQuotas {
     /// If a quota would let no request through.
     pub fn check(&self) -> Result<(), QuotaError> {
         let quotas = [
-            ("requests_per_s", self.requests_per_s),
-            ("requests_burst", self.requests_burst),
-            ("requests_running_max", self.requests_running_max),
+            ("requests_per_s", self.requests_per_s.map(u64::from)),
+            ("requests_burst", self.requests_burst.map(u64::from)),
+            ("requests_running_max", self.requests_running_max.map(u64::from)),
+            ("guest_memory_bytes_max", self.guest_memory_bytes_max),
         ];
         let zero = quotas.into_iter().find(|(_, quota)| *quota == Some(0));
         zero.map_or(Ok(()), |(name, _)| Err(QuotaError(name)))
@@ -85,6 +90,15 @@ pub(crate) struct QuotaValues {
 }
 
 impl QuotaConfig {
+    /// The memory that the instances of functions of `tenant` may have, if those of all tenants may
+    /// have `node_bytes_max`.
+    #[must_use]
+    pub fn guest_memory_bytes_max(&self, tenant: &TenantId, node_bytes_max: u64) -> u64 {
+        let own = self.tenants.get(tenant).unwrap_or(&self.tenant_default);
+        let given = own.guest_memory_bytes_max.or(self.tenant_default.guest_memory_bytes_max);
+        given.unwrap_or(if self.is_shared { node_bytes_max / 2 } else { node_bytes_max })
+    }
+
     /// The quotas of `tenant`.
     pub(crate) fn values(&self, tenant: &TenantId) -> QuotaValues {
         let own = self.tenants.get(tenant).unwrap_or(&self.tenant_default);

@@ -19,6 +19,9 @@ pub struct SandboxConfig {
     /// Idle instances, out of `instances_max`, kept for another call of functions whose manifests
     /// set `reuse`. 0: each call gets a new instance.
     pub instances_idle_max: u32,
+    /// Linear memory of all guests together, idle instances included. None: half of the memory that
+    /// the node may use.
+    pub guest_memory_bytes_max: Option<u64>,
     /// Largest component that can be deployed.
     pub component_bytes_max: u64,
     /// Versions of a function that are kept. A deploy removes the oldest ones above it that are
@@ -45,6 +48,7 @@ impl Default for SandboxConfig {
             threads: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             instances_max: 1_000,
             instances_idle_max: 100,
+            guest_memory_bytes_max: None,
             component_bytes_max: 128 * MIB,
             versions_keep: 10,
             compiles_max: 2,
@@ -79,6 +83,12 @@ impl Default for CompileCacheConfig {
 }
 
 impl SandboxConfig {
+    /// The limit of the linear memory of all guests together.
+    #[must_use]
+    pub fn guest_memory_bytes_max(&self) -> u64 {
+        self.guest_memory_bytes_max.unwrap_or_else(|| weir_child::usable_memory_bytes() / 2)
+    }
+
     /// Reserves the address space of `instances_max` instances.
     ///
     /// # Errors

@@ -29,6 +29,7 @@ pub use state::InstanceState;
 pub use tensor::TensorAnswer;
 pub use usage::SandboxUsage;
 
+use crate::TenantMemory;
 use crate::engine::Engines;
 use crate::hostcalls::InferenceCtx;
 use meter::MeteredGuest;
@@ -71,6 +72,8 @@ pub struct InvocationCtx {
     pub usage: Arc<SandboxUsage>,
     /// The connector of the function's tenant.
     pub connector: TenantConnector,
+    /// The memory of all guests of the function's tenant.
+    pub memory: TenantMemory,
 }
 
 /// The guest's input, and the channel for its response.

@@ -7,6 +7,9 @@ pub mod component;
 pub mod hostcalls;
 pub mod instance;
 
+mod guest_memory;
+pub use guest_memory::{GuestMemory, TenantMemory};
+
 mod config;
 pub use config::{CompileCacheConfig, SandboxConfig};
 

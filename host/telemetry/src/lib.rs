@@ -14,8 +14,8 @@ pub mod usage;
 
 pub use audit::{AuditConfig, AuditEvent, AuditLog};
 pub use metrics::{
-    AnswerScope, ColdStart, CutCause, DemandTotals, FunctionMetrics, HandshakeFailure, HedgeMetrics, Metrics,
-    QuotaKind, Retired, Served, SizeMetrics, Tally, TextFormat, Times,
+    AnswerScope, ColdStart, CutCause, DemandTotals, FunctionMetrics, GuestMemoryScope, HandshakeFailure,
+    HedgeMetrics, Metrics, QuotaKind, Retired, Served, SizeMetrics, Tally, TextFormat, Times,
 };
 pub use spans::SpanLog;
 pub use trace::{Phase, Sampler, Trace, TraceParent, TracesConfig};

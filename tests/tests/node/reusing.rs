@@ -236,6 +236,21 @@ async fn idle_instances_are_evicted_for_other_functions() {
 }
 
 #[tokio::test]
+async fn idle_instances_are_evicted_for_the_memory_of_a_call() {
+    let memory_bytes = 64 << 20;
+    let limit = format!("reuse=true&limits.memory_bytes={memory_bytes}");
+    // An idle instance leaves less memory than the next may have.
+    let node = TestNode::builder().set("sandbox.guest_memory_bytes_max", memory_bytes).start().await;
+    for name in ["a", "b"] {
+        node.deploy_with(name, &limit, function("remember")).await;
+    }
+    assert_eq!(counts(&node, "/fn/a/count", 2).await, [1, 2]);
+    assert_eq!(counts(&node, "/fn/b/count", 1).await, [1]);
+    retired(&node, "a", "room", 1.0).await;
+    idle(&node, 1.0).await;
+}
+
+#[tokio::test]
 async fn instances_are_reused_only_for_their_version() {
     let node =
         TestNode::builder().tokens(&["one-token-of-acme acme", "two-token-of-other other"]).start().await;

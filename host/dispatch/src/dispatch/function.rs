@@ -267,6 +267,7 @@ impl Dispatch {
                 },
                 usage: account.usage(),
                 connector: TenantConnector::new(self.connector.clone(), id.tenant.clone()),
+                memory: self.slots.memory().tenant(&id.tenant),
             },
             counted: deployment.metrics.clone(),
         }

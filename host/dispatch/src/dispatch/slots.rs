@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use weir_call::Fault;
 use weir_control::registry::DeployedFunction;
+use weir_sandbox::GuestMemory;
 use weir_sandbox::instance::Instance;
-use weir_telemetry::{Metrics, Retired};
-use weir_types::ErrorCode;
+use weir_telemetry::{GuestMemoryScope, Metrics, Retired};
+use weir_types::{ErrorCode, TenantId};
 
 /// The instance slots of a node.
 pub struct InstanceSlots {
@@ -24,6 +25,8 @@ pub struct InstanceSlots {
     idle: Mutex<Idle>,
     /// The limit of idle instances, over all functions.
     idle_max: usize,
+    /// The memory of all instances.
+    memory: GuestMemory,
     metrics: Arc<Metrics>,
 }
 
@@ -54,12 +57,17 @@ pub struct InstanceSlot {
 
 impl InstanceSlots {
     /// Creates `slots` free slots, of which idle instances may hold `idle_max`.
-    pub fn new(slots: usize, idle_max: usize, metrics: Arc<Metrics>) -> Self {
-        Self { free: Arc::new(Semaphore::new(slots)), idle: Mutex::default(), idle_max, metrics }
+    pub fn new(slots: usize, idle_max: usize, memory: GuestMemory, metrics: Arc<Metrics>) -> Self {
+        Self { free: Arc::new(Semaphore::new(slots)), idle: Mutex::default(), idle_max, memory, metrics }
+    }
+
+    /// The memory of all instances.
+    pub fn memory(&self) -> &GuestMemory {
+        &self.memory
     }
 
     /// Takes a slot for an invocation. The caller bounds the wait by its deadline. With `may_wait`
-    /// unset, fails if no slot is free.
+    /// unset, fails if no slot is free. Also fails if there is no memory for a new instance.
     pub async fn take(
         &self,
         deployment: &Arc<DeployedFunction>,
@@ -71,6 +79,7 @@ impl InstanceSlots {
             deployment.metrics.instance(false);
             return Ok(InstanceSlot { idle: Some(instance), permit });
         }
+        self.make_room(deployment)?;
         let permit = match self.free.clone().try_acquire_owned() {
             Ok(permit) => permit,
             Err(_) if !may_wait => {
@@ -131,6 +140,36 @@ impl InstanceSlots {
             idle.is_closed = true;
             std::mem::take(&mut idle.waiting).into_iter().map(|one| (one, Retired::Stopping)).collect()
         });
+    }
+
+    /// Retires idle instances, those first that have waited longest, until a new instance may have all
+    /// the memory that its function's limits allow.
+    ///
+    /// # Errors
+    /// If no memory is free after that.
+    fn make_room(&self, deployment: &DeployedFunction) -> Result<(), Fault> {
+        let tenant = &deployment.id.tenant;
+        let memory = self.memory.tenant(tenant);
+        let wanted_bytes = deployment.manifest.limits.memory_bytes;
+        while let Some(scope) = memory.lacks(wanted_bytes)
+            && self.retire_idle(scope, tenant)
+        {}
+        memory.lacks(1).map_or(Ok(()), |scope| Err(memory.refusal(scope)))
+    }
+
+    /// Retires an idle instance whose memory counts for `scope`. Returns false if there is none.
+    fn retire_idle(&self, scope: GuestMemoryScope, tenant: &TenantId) -> bool {
+        let mut is_retired = false;
+        self.retire(|idle| {
+            let counts = |one: &WaitingForSlot| match scope {
+                GuestMemoryScope::Tenant => one.deployment.id.tenant == *tenant,
+                GuestMemoryScope::Node => true,
+            };
+            let longest = idle.waiting.iter().position(counts).and_then(|at| idle.waiting.remove(at));
+            is_retired = longest.is_some();
+            longest.map(|one| (one, Retired::Room)).into_iter().collect()
+        });
+        is_retired
     }
 
     /// Waits for a slot; an idle instance makes room.

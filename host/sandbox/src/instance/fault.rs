@@ -1,6 +1,6 @@
 //! The faults of guests: classifies what ended a guest, for the caller.
 
-use super::memory::MemoryMeter;
+use super::memory::{MemoryMeter, RefusedGrowth};
 use super::meter::TimeOverrun;
 use std::fmt;
 use wasmtime::component::ResourceTableError;
@@ -97,15 +97,16 @@ fn from_trap(trap: Trap, memory: &MemoryMeter, limits: &Limits) -> Fault {
 /// A guest that was refused memory and then failed most likely failed because of that.
 fn from_meter(memory: &MemoryMeter, limits: &Limits) -> Option<Fault> {
     match memory.refused()? {
-        ErrorCode::TableLimit => Some(Fault::new(
+        RefusedGrowth::Table => Some(Fault::new(
             ErrorCode::TableLimit,
             format!(
                 "the function wanted more than {} table elements (limits.table_elements)",
                 limits.table_elements
             ),
         )),
-        code => Some(Fault::new(
-            code,
+        RefusedGrowth::AllGuests(scope) => Some(memory.tenant().refusal(scope)),
+        RefusedGrowth::Memory => Some(Fault::new(
+            ErrorCode::MemoryLimit,
             format!(
                 "the function wanted more than {} bytes of memory (limits.memory_bytes)",
                 limits.memory_bytes

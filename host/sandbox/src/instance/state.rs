@@ -32,7 +32,7 @@ pub struct InstanceState {
 
 impl InstanceState {
     pub(super) fn new(manifest: &Arc<FunctionManifest>, ctx: InvocationCtx) -> Self {
-        let InvocationCtx { sink: output, inference, usage, connector } = ctx;
+        let InvocationCtx { sink: output, inference, usage, connector, memory } = ctx;
         let sink = CurrentSink::default();
         sink.set(Some(output));
         let mut wasi = WasiCtx::builder();
@@ -51,7 +51,7 @@ impl InstanceState {
             table,
             outbound: Outbound::new(manifest.clone(), connector, sink.clone()),
             sink,
-            memory: MemoryMeter::new(&manifest.limits, usage),
+            memory: MemoryMeter::new(&manifest.limits, usage, memory),
             inference,
         }
     }

@@ -1,9 +1,12 @@
 //! Metrics of the node's process: connections, instances and memory.
 
 use super::{counter, gauge};
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use weir_types::TenantId;
 
 /// Series of the process.
 pub struct ProcessMetrics {
@@ -17,6 +20,63 @@ pub struct ProcessMetrics {
     pub arena_used_bytes: Gauge,
     /// Memory that the arena keeps for later bodies and tensors.
     pub arena_pooled_bytes: Gauge,
+    /// Linear memory of guests.
+    pub guest_memory: GuestMemoryMetrics,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TenantLabels {
+    tenant: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ScopeLabels {
+    scope: &'static str,
+}
+
+/// The limit that refused memory to a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GuestMemoryScope {
+    /// Guests of one tenant.
+    Tenant,
+    /// Guests of the node.
+    Node,
+}
+
+/// Series of the linear memory of guests. The token file and the API keys bound the number of
+/// tenants.
+pub struct GuestMemoryMetrics {
+    /// Linear memory of all instances.
+    pub bytes: Gauge,
+    tenant_bytes: Family<TenantLabels, Gauge>,
+    refused: Family<ScopeLabels, Counter>,
+}
+
+impl GuestMemoryMetrics {
+    fn register(registry: &mut Registry) -> Self {
+        let bytes = gauge(registry, "guest_memory_bytes", "Linear memory of all instances");
+        let tenant_bytes = Family::default();
+        let help = "Linear memory of the instances of a tenant's functions";
+        registry.register("tenant_guest_memory_bytes", help, tenant_bytes.clone());
+        let refused = Family::default();
+        let help = "Calls that failed because guests together had too much memory, by the scope of the limit";
+        registry.register("guest_memory_refused", help, refused.clone());
+        Self { bytes, tenant_bytes, refused }
+    }
+
+    /// Looks up the gauge of a tenant. Callers keep the handle.
+    pub fn tenant_bytes(&self, tenant: &TenantId) -> Gauge {
+        self.tenant_bytes.get_or_create(&TenantLabels { tenant: tenant.to_string() }).clone()
+    }
+
+    /// Counts a call that failed.
+    pub fn refused(&self, scope: GuestMemoryScope) {
+        let scope = match scope {
+            GuestMemoryScope::Tenant => "tenant",
+            GuestMemoryScope::Node => "node",
+        };
+        self.refused.get_or_create(&ScopeLabels { scope }).inc();
+    }
 }
 
 impl ProcessMetrics {
@@ -31,6 +91,7 @@ impl ProcessMetrics {
             connections_refused: counter(registry, "connections_refused", refused),
             arena_used_bytes: gauge(registry, "arena_used_bytes", used),
             arena_pooled_bytes: gauge(registry, "arena_pooled_bytes", pooled),
+            guest_memory: GuestMemoryMetrics::register(registry),
         }
     }
 }
