@@ -51,7 +51,14 @@ CALLS: list[Callable[[Client], Any]] = [
     lambda weir: weir.events(kinds=["fault", "evicted"], name="f", since_ms=1, limit=2),
     lambda weir: list(weir.follow_events(kinds=["fault"], name="f", since_ms=1, limit=2)),
     lambda weir: weir.deploy(
-        "f", b"component", {"models": ["m"]}, strict=True, canary=10, promote_after_s=60
+        "f",
+        None,
+        {"models": ["m"]},
+        digest="0" * 64,
+        dry_run=True,
+        strict=True,
+        canary=10,
+        promote_after_s=60,
     ),
     lambda weir: weir.functions.canary("f"),
     lambda weir: weir.functions.promote("f"),

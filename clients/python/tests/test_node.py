@@ -142,6 +142,10 @@ def test_models_are_pushed_and_run(weir: Client) -> None:
     classes = weir.infer("digits", {"image": image}, outputs=[Output("probabilities", classification=2)])
     assert classes["probabilities"].shape == (1, 2)
     assert classes["probabilities"][0, 0].split(b":")[1].isdigit()
+    labels = [f"digit {number}" for number in range(10)]
+    assert weir.models.push("named", DIGITS, labels=labels)["manifest"]["labels"] == {"probabilities": labels}
+    classes = weir.infer("named", {"image": image}, outputs=[Output("probabilities", classification=1)])
+    assert b":digit " in classes["probabilities"][0, 0]
     assert weir.models.metadata("digits")["inputs"][0]["name"] == "image"
     assert weir.models.is_ready("digits", 1) and weir.models.config("digits")["name"] == "digits"
     assert weir.models.statistics("digits")[0]["inference_count"] >= 2

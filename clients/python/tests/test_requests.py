@@ -188,6 +188,39 @@ def test_files_are_sent_again_from_their_start(tmp_path: Path) -> None:
         assert request.url.query == b"strict=true"
 
 
+def test_labels_are_fields_of_a_form_before_the_model(tmp_path: Path) -> None:
+    lines = tmp_path / "labels.txt"
+    lines.write_text("cat\ndog\n")
+    model = tmp_path / "m.onnx"
+    model.write_bytes(b"onnx")
+    node = Attempts(error(429, "rate-limited", retry_after="0"), OK)
+    with client(node) as weir:
+        weir.models.push("m", model, labels={"y": ["a", "b"], "z": lines})
+        for wrong in ({"y": ["a\nb"]}, {'y"': ["a"]}, ["a\n"]):
+            with pytest.raises(ValueError):
+                weir.models.push("m", model, labels=wrong)
+        weir.models.push("m", b"bytes", labels=["a"])
+    form, again, of_bytes = node.requests
+    head = 'content-disposition: form-data; name="'
+    boundary = form.headers["content-type"].removeprefix("multipart/form-data; boundary=")
+    parts = [("labels.y", "a\nb"), ("labels.z", "cat\ndog\n"), ("model", "onnx")]
+    body = "".join(f'--{boundary}\r\n{head}{name}"\r\n\r\n{text}\r\n' for name, text in parts)
+    assert form.read().decode() == f"{body}--{boundary}--\r\n"
+    assert again.read() == form.read()
+    assert form.headers["content-length"] == str(len(form.read()))
+    assert b'name="labels"\r\n\r\na\r\n' in of_bytes.read() and b"bytes\r\n--" in of_bytes.read()
+
+
+def test_a_deploy_has_a_component_or_a_digest() -> None:
+    node = Attempts(OK)
+    with client(node) as weir:
+        for component, digest in ((None, None), (b"wasm", "0" * 64)):
+            with pytest.raises(ValueError, match="either a component or a digest"):
+                weir.deploy("f", component, digest=digest)
+        weir.deploy("f", digest="0" * 64)
+    assert node.requests[0].read() == b""
+
+
 @pytest.mark.parametrize("name", ["", ".", ".."])
 def test_names_stay_in_their_segment(name: str) -> None:
     node = Attempts(OK)

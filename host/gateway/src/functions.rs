@@ -1,6 +1,7 @@
 //! `/v1/functions`: deploying functions, and their logs. `versions.rs` has the other routes.
 
 mod advice;
+mod component;
 mod deploy;
 mod logs;
 

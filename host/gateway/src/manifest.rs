@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use weir_control::registry::CanaryShare;
 use weir_types::api::MANIFEST_HEADER;
-use weir_types::{ErrorCode, LABELS_BYTES_MAX, Labels};
+use weir_types::{ContentHash, ErrorCode, LABELS_BYTES_MAX, Labels};
 
 /// Size limit of a manifest.
 const MANIFEST_BYTES_MAX: usize = 256 << 10;
@@ -41,6 +41,10 @@ pub(super) struct UploadOptions {
     pub(super) allow_signature_change: bool,
     /// Deploys a canary with this share of the calls.
     pub(super) canary: Option<CanaryShare>,
+    /// Checks the deployment, and describes the version that it would make.
+    pub(super) dry_run: bool,
+    /// Deploys the component of an earlier version, instead of a component in the body.
+    pub(super) digest: Option<ContentHash>,
 }
 
 /// Reads the manifest of an upload, and returns its file as a stream. An upload whose declared size
@@ -98,6 +102,8 @@ fn from_query(uri: &Uri) -> Result<(Map<String, Value>, UploadOptions), ApiError
         match &*key {
             "strict" => options.strict = is_set(&value),
             "allow_signature_change" => options.allow_signature_change = is_set(&value),
+            "dry_run" => options.dry_run = is_set(&value),
+            "digest" => options.digest = Some(parse_digest(&value)?),
             "canary" => percent = Some(value),
             "promote_after_ms" => promote_after_ms = Some(value),
             "manifest" => merge(&mut manifest, parse(value.as_bytes())?),
@@ -125,6 +131,10 @@ fn from_query(uri: &Uri) -> Result<(Map<String, Value>, UploadOptions), ApiError
     }
     options.canary = parse_share(percent.as_deref(), promote_after_ms.as_deref())?;
     Ok((manifest, options))
+}
+
+fn parse_digest(text: &str) -> Result<ContentHash, ApiError> {
+    text.parse().map_err(|error| ApiError::new(ErrorCode::InvalidRequest, format!("digest={text}: {error}")))
 }
 
 /// Whether the value of an option means that it is set.

@@ -97,6 +97,10 @@ async fn keep(
         let text = "models have no canaries: canary and promote_after_ms are for functions";
         return Err(ApiError::new(ErrorCode::InvalidRequest, text));
     }
+    if options.dry_run || options.digest.is_some() {
+        let text = "dry_run and digest are for functions; a push takes the file of the model";
+        return Err(ApiError::new(ErrorCode::InvalidRequest, text));
+    }
     super::manifest::check_slo(manifest.slo_ms)?;
     if let Some(slots) = manifest.slots.filter(|slots| !(1..=SLOTS_MAX).contains(slots)) {
         return Err(ApiError::new(

@@ -99,6 +99,69 @@ async fn manifest_is_accepted_as_query_header_or_form() {
 }
 
 #[tokio::test]
+async fn dry_run_describes_the_version_without_making_it() {
+    let node = TestNode::start().await;
+    let dry = node.deploy_with("hello", "dry_run=true", function("hello")).await;
+    assert_eq!((dry.function.version, dry.function.active, dry.created), (Version(1), false, false));
+    assert_eq!(node.functions().await, []);
+    node.deploy_with("hello", "env.MODE=a", function("hello")).await;
+    for (query, version, active) in
+        [("env.MODE=a", 1, true), ("env.MODE=b", 2, false), ("env.MODE=a&env.B=", 2, false), ("", 2, false)]
+    {
+        let dry = node.deploy_with("hello", &format!("dry_run=true&{query}"), function("hello")).await;
+        let found = (dry.function.version, dry.function.active, dry.created);
+        assert_eq!(found, (Version(version), active, false), "{query:?}");
+    }
+    let refusal = node.try_deploy("hello", "dry_run=true&limits.memory_bytes=0", function("hello")).await;
+    assert_eq!(refusal.unwrap_err().code, ErrorCode::LimitOverCap);
+    // The canary counts only for a deploy of a canary.
+    node.deploy_with("hello", "env.MODE=b&canary=10", function("hello")).await;
+    for (query, version) in [("env.MODE=b&canary=20", 2), ("env.MODE=b", 3), ("env.MODE=c&canary=20", 3)] {
+        let dry = node.deploy_with("hello", &format!("dry_run=true&{query}"), function("hello")).await;
+        assert_eq!((dry.function.version, dry.created), (Version(version), false), "{query:?}");
+    }
+    let shown = node.function("hello").await.unwrap();
+    assert_eq!((&shown.versions[..], shown.canary.unwrap().percent), (&[Version(1), Version(2)][..], 10));
+}
+
+#[tokio::test]
+async fn digest_deploys_the_component_of_an_earlier_version() {
+    let node = TestNode::start().await;
+    let first = node.deploy("hello", function("hello")).await.function;
+    node.deploy("hello", with_custom_section(&function("hello"), "second")).await;
+    let query = format!("digest={}&limits.deadline_ms=777", first.digest);
+    let third = node.deploy_with("hello", &query, "").await;
+    assert!(third.created);
+    assert_eq!((third.function.version, third.function.digest), (Version(3), first.digest));
+    assert_eq!(third.function.component_bytes, first.component_bytes);
+    assert_eq!(third.function.manifest.limits.deadline_ms, 777);
+    assert!(!node.deploy_with("hello", &query, "").await.created, "nothing has changed");
+    assert_eq!(node.get("/fn/hello").await.text(), "hello\n");
+    // The component is there although the version that brought it is gone.
+    assert_eq!(node.delete("/v1/functions/hello/versions/1").await.status, 204);
+    let node = node.stop().await.start().await;
+    assert_eq!(node.get("/fn/hello").await.text(), "hello\n");
+
+    let digest = first.digest;
+    let unknown = ContentHash::from_content(b"unknown");
+    for (name, query, body, code) in [
+        ("hello", format!("digest={unknown}"), "", ErrorCode::VersionNotFound),
+        // The components of other functions, which may be those of other tenants, do not count.
+        ("other", format!("digest={digest}"), "", ErrorCode::VersionNotFound),
+        ("hello", format!("digest={digest}"), "body", ErrorCode::InvalidRequest),
+        ("hello", "digest=abc".to_owned(), "", ErrorCode::InvalidRequest),
+    ] {
+        let refusal = node.try_deploy(name, &query, body).await.unwrap_err();
+        assert_eq!(refusal.code, code, "{query}: {refusal:?}");
+    }
+    for query in ["dry_run=true".to_owned(), format!("digest={digest}")] {
+        let answer = node.put(&format!("/v1/models/m?{query}"), weir_tests::model("good/matmul.onnx")).await;
+        assert_eq!(answer.code(), ErrorCode::InvalidRequest, "models have neither");
+    }
+    assert_eq!(node.models().await.len(), 0);
+}
+
+#[tokio::test]
 async fn missing_model_causes_a_warning() {
     let node = TestNode::start().await;
     let deployed = node.deploy_with("hello", "models=digits", function("hello")).await;

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json as jsonlib
 import os
-from collections.abc import Mapping
+import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from ._retry import is_idempotent
 
 Upload = bytes | bytearray | memoryview | str | os.PathLike[str]
 """Contents of an upload, or the path of its file."""
+
+LabelSource = str | os.PathLike[str] | Sequence[str]
+"""Labels of an output, or the path of a file with a label per line."""
 
 Query = Mapping[str, Any]
 """Parameters of a query. `None` leaves a parameter out."""
@@ -41,6 +45,8 @@ class Request:
     headers: dict[str, str] = field(default_factory=dict)
     content: bytes | Path | None = None
     """The body, or the file that is sent as the body."""
+    around: tuple[bytes, bytes] = (b"", b"")
+    """The parts of the body before and after the file: of a form with a file."""
     is_repeatable: bool = False
     wait_s: float = 0.0
     """Time that the node may take in addition to the client's timeout."""
@@ -53,6 +59,7 @@ def request(
     headers: Headers | None = None,
     json: Any = None,
     content: bytes | Path | None = None,
+    around: tuple[bytes, bytes] = (b"", b""),
     wait_s: float = 0.0,
     is_repeatable: bool | None = None,
     **names: str | int,
@@ -70,6 +77,7 @@ def request(
         target=path + encoded(query),
         headers=sent,
         content=content,
+        around=around,
         is_repeatable=operation.is_repeatable if is_repeatable is None else is_repeatable,
         wait_s=wait_s,
     )
@@ -139,6 +147,35 @@ def _text(value: Any) -> str:
 def upload(source: Upload) -> bytes | Path:
     """The body of an upload. Text is a path."""
     return Path(source) if isinstance(source, (str, os.PathLike)) else bytes(source)
+
+
+def labels_form(labels: LabelSource | Mapping[str, LabelSource]) -> tuple[str, tuple[bytes, bytes]]:
+    """The content type of a form with labels, and its parts before and after the model."""
+    outputs = {f"labels.{output}": source for output, source in labels.items()} if isinstance(labels, Mapping) else {"labels": labels}
+    # No model contains it by chance.
+    boundary = f"weir-{secrets.token_hex(16)}"
+    start = b""
+    for field_name, source in outputs.items():
+        if not field_name.isprintable() or '"' in field_name or "\\" in field_name:
+            raise ValueError(f"{field_name!r} does not name an output of a model")
+        start += _field(boundary, field_name) + _lines(source) + b"\r\n"
+    return f"multipart/form-data; boundary={boundary}", (
+        start + _field(boundary, "model"),
+        f"\r\n--{boundary}--\r\n".encode(),
+    )
+
+
+def _field(boundary: str, name: str) -> bytes:
+    return f'--{boundary}\r\ncontent-disposition: form-data; name="{name}"\r\n\r\n'.encode()
+
+
+def _lines(labels: LabelSource) -> bytes:
+    if isinstance(labels, (str, os.PathLike)):
+        return Path(labels).read_bytes()
+    for label in labels:
+        if len(label.splitlines()) > 1 or label.endswith(("\n", "\r")):
+            raise ValueError(f"the label {label!r} has more than one line")
+    return "\n".join(labels).encode()
 
 
 def manifest_header(manifest: Mapping[str, Any] | None) -> dict[str, str]:

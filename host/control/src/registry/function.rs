@@ -88,6 +88,26 @@ impl VersionRecord for FunctionRecord {
     }
 }
 
+impl FunctionRecord {
+    /// Describes the version as the API returns it.
+    pub fn describe(&self, tenant: &TenantId, name: &Name, active: bool) -> FunctionVersion {
+        let mut manifest = self.manifest.clone();
+        let env = std::mem::take(&mut manifest.env);
+        FunctionVersion {
+            tenant: tenant.clone(),
+            name: name.clone(),
+            version: self.version,
+            active,
+            kind: self.kind,
+            digest: self.digest,
+            component_bytes: self.component_bytes,
+            deployed_at_ms: self.deployed_at_ms,
+            manifest,
+            env_names: env.into_keys().collect(),
+        }
+    }
+}
+
 /// One version of a function, ready to be called.
 pub struct DeployedFunction {
     /// The tenant, name and version.
@@ -252,21 +272,9 @@ impl Registry {
 impl FunctionEntry {
     /// Describes `deployment` as the API returns it.
     pub fn describe(&self, deployment: &DeployedFunction) -> FunctionVersion {
+        let FunctionId { tenant, name, .. } = &deployment.id;
         let record = &deployment.record;
-        let mut manifest = record.manifest.clone();
-        let env = std::mem::take(&mut manifest.env);
-        FunctionVersion {
-            tenant: deployment.id.tenant.clone(),
-            name: deployment.id.name.clone(),
-            version: record.version,
-            active: self.head.active == record.version,
-            kind: record.kind,
-            digest: record.digest,
-            component_bytes: record.component_bytes,
-            deployed_at_ms: record.deployed_at_ms,
-            manifest,
-            env_names: env.into_keys().collect(),
-        }
+        record.describe(tenant, name, self.head.active == record.version)
     }
 }
 

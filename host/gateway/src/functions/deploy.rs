@@ -1,6 +1,7 @@
 //! `PUT /v1/functions/{name}`: turns an upload into a version that can be called.
 
 use super::advice::{advice, denied_imports, ungranted_imports};
+use super::component::ComponentSource;
 use crate::cached;
 use crate::error::ApiError;
 use crate::state::NodeExtractor;
@@ -11,7 +12,7 @@ use crate::{Caller, NodeState};
 use axum::extract::{Path, Request, State};
 use axum::{Extension, Json};
 use std::time::Duration;
-use weir_control::registry::{DeployedFunction, FunctionEntry, FunctionParts, FunctionRecord};
+use weir_control::registry::{CanaryShare, DeployedFunction, FunctionEntry, FunctionParts, FunctionRecord};
 use weir_sandbox::SandboxConfig;
 use weir_sandbox::component::ComponentLoadError;
 use weir_sandbox::component::compile::CompileError;
@@ -22,14 +23,41 @@ use weir_types::api::{Deployed, EventKind, EventResource, FunctionVersion};
 use weir_types::{ErrorCode, FunctionId, FunctionKind, FunctionManifest, Limits, Name, TenantId, Version};
 use weir_workflow::TargetKind;
 
-use weir_storage::blobs::Staged;
-
 /// A component that can start on this node.
 struct Ready {
     kind: FunctionKind,
     imports: Vec<String>,
     needs: Needs,
     compile_time_ms: u64,
+}
+
+/// The parts of the answers that do not depend on the version.
+struct Answers<'a> {
+    node: &'a NodeState,
+    imports: Vec<String>,
+    denied: Vec<String>,
+    compile_time_ms: u64,
+}
+
+impl Answers<'_> {
+    fn answer(
+        &self,
+        function: FunctionVersion,
+        created: bool,
+        entry: Option<&FunctionEntry>,
+    ) -> Json<Deployed> {
+        let canary = entry.and_then(|entry| entry.head.canary);
+        Json(Deployed {
+            removed_versions: Vec::new(),
+            canary: canary.filter(|canary| canary.version == function.version),
+            created,
+            path: format!("/fn/{}/", function.name),
+            compile_time_ms: self.compile_time_ms,
+            denied_imports: self.denied.clone(),
+            warnings: advice(self.node, &function, &self.imports),
+            function,
+        })
+    }
 }
 
 /// `PUT /v1/functions/{name}`.
@@ -39,78 +67,93 @@ pub(crate) async fn deploy(
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Json<Deployed>, ApiError> {
+    let tenant = &caller.tenant;
     let name = parse_name(&name)?;
-    refuse_name_of_workflow(&node, &caller.tenant, &name)?;
-    node.check_names(&caller.tenant, &name)?;
+    refuse_name_of_workflow(&node, tenant, &name)?;
+    node.check_names(tenant, &name)?;
     let ReceivedUpload { manifest, options, staged, place: _place } =
         uploads::receive(&node, &caller, request, &node.blobs, node.config.sandbox.component_bytes_max)
             .await?;
     check_caps(&manifest, &node)?;
-    let digest = staged.digest;
-    let ready = make_ready(&node, &caller.tenant, &staged).await?;
-    check_needs(ready.needs, &manifest.limits)?;
-    let denied = denied_imports(&ready.imports, &manifest);
+    let component = ComponentSource::find(&node, tenant, &name, staged, options.digest)?;
+    let Ready { kind, imports, needs, compile_time_ms } = make_ready(&node, tenant, &component).await?;
+    check_needs(needs, &manifest.limits)?;
     if options.strict {
-        check_imports(&ready.imports, &manifest)?;
+        check_imports(&imports, &manifest)?;
     }
-    check_public(ready.kind, &manifest)?;
-    let component_bytes = staged.bytes;
-    let kept = node.blobs.keep(staged).await?;
-
-    let Ready { kind, imports, compile_time_ms, .. } = ready;
-    let answer = |function: FunctionVersion, created: bool, entry: &FunctionEntry| Deployed {
-        removed_versions: Vec::new(),
-        canary: entry.head.canary.filter(|canary| canary.version == function.version),
-        created,
-        path: format!("/fn/{}/", function.name),
-        compile_time_ms,
-        denied_imports: denied.clone(),
-        warnings: advice(&node, &function, &imports),
-        function,
+    check_public(kind, &manifest)?;
+    let denied = denied_imports(&imports, &manifest);
+    let answers = Answers { node: &node, imports: imports.clone(), denied, compile_time_ms };
+    let record = FunctionRecord {
+        version: Version(1),
+        kind,
+        digest: component.digest(),
+        component_bytes: component.bytes(),
+        deployed_at_ms: now_ms(),
+        imports,
+        manifest,
     };
-    let is_same =
-        |version: &DeployedFunction| version.record.digest == digest && version.record.manifest == manifest;
-    let before = node.registry.get(&caller.tenant, name.as_str());
+    let before = node.registry.get(tenant, name.as_str());
+    if options.dry_run {
+        return Ok(dry_run(&answers, tenant, &name, before.as_deref(), record, options.canary));
+    }
+    let kept = component.keep(&node).await?;
     if let Some(entry) = &before
-        && let Some(active) = entry.active().filter(|active| is_same(active))
+        && let Some(active) = entry.active().filter(|active| is_same(active, &record))
     {
-        return Ok(Json(answer(entry.describe(active), false, entry)));
+        return Ok(answers.answer(entry.describe(active), false, Some(entry)));
     }
     let share = options.canary.map(|share| (share, now_ms()));
     if let (Some(entry), Some(share)) = (&before, share)
-        && let Some(canary) = entry.canary().filter(|canary| is_same(canary))
+        && let Some(canary) = entry.canary().filter(|canary| is_same(canary, &record))
     {
         let version = canary.record.version;
         if entry.head.canary.is_some_and(|canary| share.0.is_of(canary)) {
-            return Ok(Json(answer(entry.describe(canary), false, entry)));
+            return Ok(answers.answer(entry.describe(canary), false, Some(entry)));
         }
-        let entry = node.registry.set_share(&caller.tenant, &name, version, share).await?;
-        note_deployment(&node, &caller.tenant, before.as_deref(), &entry, version);
-        return Ok(Json(answer(entry.describe(canary), false, &entry)));
+        let entry = node.registry.set_share(tenant, &name, version, share).await?;
+        note_deployment(&node, tenant, before.as_deref(), &entry, version);
+        return Ok(answers.answer(entry.describe(canary), false, Some(&entry)));
     }
-    let record = {
-        let imports = imports.clone();
-        let deployed_at_ms = now_ms();
-        move |version| FunctionRecord {
-            version,
-            kind,
-            digest,
-            component_bytes,
-            deployed_at_ms,
-            imports: imports.clone(),
-            manifest: manifest.clone(),
-        }
-    };
+    let record = move |version| FunctionRecord { version, ..record.clone() };
     let deployment = match share {
-        Some(share) => node.registry.deploy_canary(&caller.tenant, &name, kept, record, share).await?,
-        None => node.registry.deploy(&caller.tenant, &name, kept, record).await?,
+        Some(share) => node.registry.deploy_canary(tenant, &name, kept, record, share).await?,
+        None => node.registry.deploy(tenant, &name, kept, record).await?,
     };
     let entry = find::<FunctionParts>(&node, &caller, &name)?;
-    note_deployment(&node, &caller.tenant, before.as_deref(), &entry, deployment.id.version);
+    note_deployment(&node, tenant, before.as_deref(), &entry, deployment.id.version);
     node.sweep_instances();
-    let removed_versions = remove_old_versions(&node, &caller.tenant, &name).await;
+    let removed_versions = remove_old_versions(&node, tenant, &name).await;
     let entry = find::<FunctionParts>(&node, &caller, &name)?;
-    Ok(Json(Deployed { removed_versions, ..answer(entry.describe(&deployment), true, &entry) }))
+    let Json(answer) = answers.answer(entry.describe(&deployment), true, Some(&entry));
+    Ok(Json(Deployed { removed_versions, ..answer }))
+}
+
+/// The answer to a deploy that changes nothing: the version that the name has already, or else the
+/// version that a deploy would create.
+fn dry_run(
+    answers: &Answers<'_>,
+    tenant: &TenantId,
+    name: &Name,
+    before: Option<&FunctionEntry>,
+    record: FunctionRecord,
+    share: Option<CanaryShare>,
+) -> Json<Deployed> {
+    let canary = before.and_then(FunctionEntry::canary).filter(|_| share.is_some());
+    let versions = before.and_then(FunctionEntry::active).into_iter().chain(canary);
+    if let (Some(same), Some(entry)) =
+        (versions.into_iter().find(|version| is_same(version, &record)), before)
+    {
+        return answers.answer(entry.describe(same), false, before);
+    }
+    let version = before.map_or(Version(1), |entry| entry.head.next);
+    let function = FunctionRecord { version, ..record }.describe(tenant, name, false);
+    answers.answer(function, false, None)
+}
+
+/// Whether a version has the component and the manifest of `record`.
+fn is_same(version: &DeployedFunction, record: &FunctionRecord) -> bool {
+    version.record.digest == record.digest && version.record.manifest == record.manifest
 }
 
 /// Records the deployment of `version`, and the start and the end of canaries by it.
@@ -168,16 +211,21 @@ async fn remove_old_versions(node: &NodeState, tenant: &TenantId, name: &Name) -
 
 /// Compiles the component, unless a deploy of any function of any tenant has already left a usable
 /// artifact.
-async fn make_ready(node: &NodeState, tenant: &TenantId, staged: &Staged) -> Result<Ready, ApiError> {
-    let digest = staged.digest;
+async fn make_ready(
+    node: &NodeState,
+    tenant: &TenantId,
+    component: &ComponentSource,
+) -> Result<Ready, ApiError> {
+    let digest = component.digest();
     node.dispatch.recompiler.forgive(digest);
     if let Some(FunctionRecord { kind, imports, .. }) = node.registry.find(digest)
         && let Ok(needs) = node.components.try_out(digest, kind).await
     {
         return Ok(Ready { kind, imports, needs, compile_time_ms: 0 });
     }
+    let file = component.file(node).await?;
     let turn = node.permits.compiles.turn(tenant).await?;
-    let compiled = node.components.compile(digest, staged.path()).await?;
+    let compiled = node.components.compile(digest, &file).await?;
     drop(turn);
     node.metrics.phase(Phase::Compile, Duration::from_millis(compiled.compile_time_ms));
     node.metrics.compiled_with_cache(compiled.cache.hits, compiled.cache.misses);

@@ -85,11 +85,15 @@ class AsyncHttp:
     async def _attempt(self, request: Request) -> httpx2.Response:
         headers = {**self._headers, **request.headers}
         content: bytes | AsyncIterator[bytes] | None
+        before, after = request.around
         if isinstance(request.content, Path):
-            headers["content-length"] = str(request.content.stat().st_size)
-            content = chunks(request.content)
+            length = len(before) + request.content.stat().st_size + len(after)
+            headers["content-length"] = str(length)
+            content = chunks(before, request.content, after)
+        elif request.content is not None:
+            content = before + request.content + after
         else:
-            content = request.content
+            content = None
         timeout = self._http.timeout
         if request.wait_s and timeout.read is not None:
             timeout = httpx2.Timeout(
@@ -142,11 +146,15 @@ async def lines(response: httpx2.Response) -> AsyncIterator[str]:
         yield line
 
 
-async def chunks(path: Path) -> AsyncIterator[bytes]:
-    """The contents of a file."""
+async def chunks(before: bytes, path: Path, after: bytes) -> AsyncIterator[bytes]:
+    """The contents of a file, with what is around them."""
+    if before:
+        yield before
     with path.open("rb") as file:
         while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
             yield chunk
+    if after:
+        yield after
 
 
 def is_error(request: Request, response: httpx2.Response) -> bool:

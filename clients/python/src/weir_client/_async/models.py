@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, cast
 
 from .. import _operations as operations
-from .._request import Operation, Upload, manifest_header, request, upload
+from .._request import LabelSource, Operation, Upload, labels_form, manifest_header, request, upload
 from ..schema import (
     Capacity,
     IndexEntry,
@@ -43,20 +43,36 @@ class AsyncModels:
         *,
         version: int | None = None,
         allow_signature_change: bool = False,
+        labels: LabelSource | Mapping[str, LabelSource] | None = None,
     ) -> ModelPushed:
-        """Pushes an ONNX file: its bytes, or its path. By default, it becomes the next version."""
+        """Pushes an ONNX file: its bytes, or its path. By default, it becomes the next version.
+
+        `labels` names the classes of the only output, or of each output by its name: as a list, or
+        as the path of a file with a label per line.
+        """
         query = {"allow_signature_change": allow_signature_change or None}
-        headers = {"content-type": "application/octet-stream", **manifest_header(manifest)}
+        content_type = "application/octet-stream"
+        around = (b"", b"")
+        if labels is not None:
+            content_type, around = labels_form(labels)
+        headers = {"content-type": content_type, **manifest_header(manifest)}
         content = upload(model)
         if version is None:
-            next_version = operations.PUSH_NEXT_MODEL
-            sent = request(next_version, query=query, headers=headers, content=content, name=name)
+            sent = request(
+                operations.PUSH_NEXT_MODEL,
+                query=query,
+                headers=headers,
+                content=content,
+                around=around,
+                name=name,
+            )
         else:
             sent = request(
                 operations.PUSH_MODEL,
                 query=query,
                 headers=headers,
                 content=content,
+                around=around,
                 name=name,
                 version=version,
             )

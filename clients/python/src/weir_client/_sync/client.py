@@ -121,16 +121,25 @@ class Client:
     def deploy(
         self,
         name: str,
-        component: Upload,
+        component: Upload | None = None,
         manifest: FunctionManifest | None = None,
         *,
+        digest: str | None = None,
+        dry_run: bool = False,
         strict: bool = False,
         canary: int | None = None,
         promote_after_s: float | None = None,
     ) -> Deployed:
         """Deploys a function: `functions.deploy`."""
         return self.functions.deploy(
-            name, component, manifest, strict=strict, canary=canary, promote_after_s=promote_after_s
+            name,
+            component,
+            manifest,
+            digest=digest,
+            dry_run=dry_run,
+            strict=strict,
+            canary=canary,
+            promote_after_s=promote_after_s,
         )
 
     def call(

@@ -34,23 +34,34 @@ class Functions:
     def deploy(
         self,
         name: str,
-        component: Upload,
+        component: Upload | None = None,
         manifest: FunctionManifest | None = None,
         *,
+        digest: str | None = None,
+        dry_run: bool = False,
         strict: bool = False,
         canary: int | None = None,
         promote_after_s: float | None = None,
     ) -> Deployed:
         """Deploys a component: its bytes, or the path of its file.
 
+        Instead of a component, `digest` names the component of an earlier version of the function
+        by its SHA-256. `dry_run` returns the version that would be deployed, and changes nothing.
         `strict` rejects imports that the manifest does not grant. `canary` gives the version this
         percentage of the calls; the node promotes it after `promote_after_s`, unless it is worse
         than the active version.
         """
-        promote_after_ms = None if promote_after_s is None else round(promote_after_s * 1000)
-        query = {"strict": strict or None, "canary": canary, "promote_after_ms": promote_after_ms}
+        if (component is None) == (digest is None):
+            raise ValueError("a deploy takes either a component or a digest")
+        query = {
+            "digest": digest,
+            "dry_run": dry_run or None,
+            "strict": strict or None,
+            "canary": canary,
+            "promote_after_ms": None if promote_after_s is None else round(promote_after_s * 1000),
+        }
         headers = {"content-type": "application/wasm", **manifest_header(manifest)}
-        content = upload(component)
+        content = b"" if component is None else upload(component)
         sent = request(operations.DEPLOY_FUNCTION, query=query, headers=headers, content=content, name=name)
         return cast("Deployed", self._http.json(sent))
 

@@ -87,11 +87,15 @@ class Http:
     def _attempt(self, request: Request) -> httpx2.Response:
         headers = {**self._headers, **request.headers}
         content: bytes | Iterator[bytes] | None
+        before, after = request.around
         if isinstance(request.content, Path):
-            headers["content-length"] = str(request.content.stat().st_size)
-            content = chunks(request.content)
+            length = len(before) + request.content.stat().st_size + len(after)
+            headers["content-length"] = str(length)
+            content = chunks(before, request.content, after)
+        elif request.content is not None:
+            content = before + request.content + after
         else:
-            content = request.content
+            content = None
         timeout = self._http.timeout
         if request.wait_s and timeout.read is not None:
             timeout = httpx2.Timeout(
@@ -144,11 +148,15 @@ def lines(response: httpx2.Response) -> Iterator[str]:
         yield line
 
 
-def chunks(path: Path) -> Iterator[bytes]:
-    """The contents of a file."""
+def chunks(before: bytes, path: Path, after: bytes) -> Iterator[bytes]:
+    """The contents of a file, with what is around them."""
+    if before:
+        yield before
     with path.open("rb") as file:
         while chunk := file.read(CHUNK_BYTES):
             yield chunk
+    if after:
+        yield after
 
 
 def is_error(request: Request, response: httpx2.Response) -> bool:

@@ -3,6 +3,7 @@
 use super::{ResponseChecker, workflow};
 use serde_json::json;
 use weir_tests::{component_of_0_1_0, with_custom_section};
+use weir_types::ContentHash;
 
 pub(in super::super) async fn call(checker: &mut ResponseChecker<'_>) {
     manage(checker).await;
@@ -29,6 +30,10 @@ async fn manage(checker: &mut ResponseChecker<'_>) {
     checker.send(deploy, "/v1/functions/g", |request| request.multipart(form)).await;
     checker.put(("deployFunction", 403), "/v1/functions/g?strict=true", component.clone()).await;
     checker.put(("deployFunction", 400), "/v1/functions/g?unknown=1", component.clone()).await;
+    let digest = ContentHash::from_content(&component);
+    checker.put(deploy, &format!("/v1/functions/g?digest={digest}&dry_run=true&slo_ms=1"), "").await;
+    let unknown = ContentHash::from_content(b"unknown");
+    checker.put(("deployFunction", 404), &format!("/v1/functions/g?digest={unknown}"), "").await;
     checker.put(("deployFunction", 422), "/v1/functions/g", "no component").await;
 
     checker.call(("listFunctions", 200), "/v1/functions").await;
