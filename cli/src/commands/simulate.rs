@@ -285,7 +285,7 @@ pub(crate) fn run(args: &SimulateArgs, context: &CommandContext) -> Result<()> {
 
 impl SimulateArgs {
     fn cluster(&self, seed: u64) -> SimulatedCluster {
-        SimulatedCluster { slo: self.slo.rule(), jitter: self.slo.jitter, ..self.devices.cluster(seed) }
+        SimulatedCluster { slo: self.slo.rule(), jitter: self.slo.jitter(), ..self.devices.cluster(seed) }
     }
 }
 

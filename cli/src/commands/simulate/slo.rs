@@ -22,6 +22,17 @@ pub(super) struct SloArgs {
     /// without
     #[arg(long, value_enum, default_value_t)]
     admission: Admission,
+    #[command(flatten)]
+    placement: PlacementArgs,
+    /// Cost of a second on a kind of device: `simulated`, or plain, small and large with --mixed;
+    /// may be repeated [default: 1]
+    #[arg(long = "price", value_name = "KIND=COST", value_parser = price)]
+    prices: Vec<(DeviceKind, Cost)>,
+}
+
+/// Placement by SLOs, and run times that deviate from the expected times.
+#[derive(Debug, clap::Args)]
+pub(super) struct PlacementArgs {
     /// Choice among the placements that meet an SLO
     #[arg(long, value_enum, default_value_t)]
     choice: ChoiceName,
@@ -32,13 +43,21 @@ pub(super) struct SloArgs {
     /// expected
     #[arg(long, value_name = "PART", default_value_t = 0.0, value_parser = super::part)]
     margin: f64,
-    /// Cost of a second on a kind of device: `simulated`, or plain, small and large with --mixed;
-    /// may be repeated [default: 1]
-    #[arg(long = "price", value_name = "KIND=COST", value_parser = price)]
-    prices: Vec<(DeviceKind, Cost)>,
     /// Maximum deviation of run times from the expected times, as a fraction
     #[arg(long, value_name = "PART", default_value_t = 0.0, value_parser = super::part)]
     pub(super) jitter: f64,
+}
+
+impl PlacementArgs {
+    /// The settings of an admission by SLOs.
+    pub(super) fn settings(&self) -> SloSettings {
+        SloSettings {
+            choice: self.choice.into(),
+            sample_len: self.sample.into(),
+            margin: self.margin,
+            ..SloSettings::default()
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -50,7 +69,7 @@ enum Admission {
 }
 
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
-pub(super) enum ChoiceName {
+enum ChoiceName {
     /// The placement with the lowest cost
     #[default]
     Cheapest,
@@ -71,6 +90,11 @@ impl From<ChoiceName> for PlacementPreference {
 }
 
 impl SloArgs {
+    /// Maximum deviation of run times from the expected times, as a fraction.
+    pub(super) fn jitter(&self) -> f64 {
+        self.placement.jitter
+    }
+
     /// The SLO rule for requests, if an SLO option is set.
     pub(super) fn rule(&self) -> Option<SloRule> {
         let has_any = self.slo.is_some() || self.cost_slo.is_some();
@@ -85,10 +109,8 @@ impl SloArgs {
     pub(super) fn settings(&self) -> Vec<SloSettings> {
         let with = |admission| SloSettings {
             admission,
-            choice: self.choice.into(),
-            sample_len: self.sample.into(),
-            margin: self.margin,
             prices: self.prices.iter().cloned().collect(),
+            ..self.placement.settings()
         };
         match self.admission {
             _ if self.rule().is_none() => vec![with(true)],

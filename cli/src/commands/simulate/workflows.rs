@@ -1,6 +1,6 @@
 //! `weir simulate workflows`.
 
-use super::slo::{ChoiceName, time_ns};
+use super::slo::{PlacementArgs, time_ns};
 use crate::commands::CommandContext;
 use crate::commands::workload::unreadable;
 use crate::error::Problem;
@@ -9,10 +9,10 @@ use anyhow::Result;
 use serde::Serialize;
 use std::fs;
 use std::path::PathBuf;
+use weir_scheduler::WorkflowPolicyKind;
 use weir_scheduler::sim::{
     WorkflowMetrics, WorkflowOptions, WorkflowPreset, WorkflowWorkload, run_workflows,
 };
-use weir_scheduler::{SloSettings, WorkflowPolicyKind};
 use weir_types::Cost;
 
 /// Simulate workflows whose steps are placed separately, on devices of different kinds
@@ -63,19 +63,8 @@ pub(super) struct WorkflowsArgs {
     /// Number of seeds, starting at --seed; results are means over the seeds
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     seeds: u64,
-    /// Choice among the placements that meet an SLO
-    #[arg(long, value_enum, default_value_t)]
-    choice: ChoiceName,
-    /// Number of placements to compare with the cluster's state
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
-    sample: u16,
-    /// Fraction of the time until a request's deadline to reserve for runs that take longer than
-    /// expected
-    #[arg(long, value_name = "PART", default_value_t = 0.0, value_parser = super::part)]
-    margin: f64,
-    /// Maximum deviation of run times from the expected times, as a fraction
-    #[arg(long, value_name = "PART", default_value_t = 0.0, value_parser = super::part)]
-    jitter: f64,
+    #[command(flatten)]
+    placement: PlacementArgs,
 }
 
 /// One row of the result.
@@ -129,13 +118,8 @@ impl WorkflowsArgs {
         WorkflowOptions {
             latency_ns,
             cost_max: self.cost_slo,
-            jitter: self.jitter,
-            settings: SloSettings {
-                choice: self.choice.into(),
-                sample_len: self.sample.into(),
-                margin: self.margin,
-                ..SloSettings::default()
-            },
+            jitter: self.placement.jitter,
+            settings: self.placement.settings(),
         }
     }
 }
