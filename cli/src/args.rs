@@ -16,7 +16,7 @@ defaults. An unknown key is an error.
 
 Exit codes:
   0  done
-  1  something here failed: a file, a build, a check
+  1  something here failed: a file, a build, a check; or weir diff found differences
   2  wrong arguments or configuration
   3  no node answers
   4  the node refused; the message has its code and the request's id
@@ -58,6 +58,9 @@ pub(crate) enum Command {
     Cluster(commands::cluster::ClusterArgs),
     Demo(commands::demo::DemoArgs),
     Deploy(commands::deploy::DeployArgs),
+    Apply(commands::apply::ApplyArgs),
+    Diff(commands::diff::DiffArgs),
+    Export(commands::export::ExportArgs),
     Invoke(commands::invoke::InvokeArgs),
     Invocations(commands::invocations::InvocationsArgs),
     #[command(visible_alias = "fn")]

@@ -105,6 +105,20 @@ impl Client {
         read(accepted(self.send(request)?, what)?)
     }
 
+    /// Sends a PUT request without a body, with extra `headers`.
+    pub(crate) fn put_empty<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        what: &str,
+        headers: &[(&str, String)],
+    ) -> Result<T> {
+        let mut request = self.request(Method::PUT, path, SendBody::none())?;
+        for (name, value) in headers {
+            request.headers_mut().insert(HeaderName::try_from(*name)?, value.parse()?);
+        }
+        read(accepted(self.send(request)?, what)?)
+    }
+
     /// Opens the response to a GET request as a stream.
     pub(crate) fn stream(&self, path: &str, what: &str) -> Result<impl Read + use<>> {
         let request = self.request(Method::GET, path, SendBody::none())?;

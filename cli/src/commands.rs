@@ -1,5 +1,6 @@
 //! Subcommands: one module each, with its arguments and its implementation.
 
+pub(crate) mod apply;
 pub(crate) mod backup;
 pub(crate) mod build;
 pub(crate) mod child;
@@ -9,8 +10,10 @@ pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod demo;
 pub(crate) mod deploy;
+pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod events;
+pub(crate) mod export;
 pub(crate) mod functions;
 pub(crate) mod invocations;
 pub(crate) mod invoke;
@@ -91,6 +94,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Command::Cluster(args) => cluster::run(&args, &context),
         Command::Demo(args) => demo::run(&args, &context),
         Command::Deploy(args) => deploy::run(&args, &context),
+        Command::Apply(args) => apply::run(&args, &context),
+        Command::Diff(args) => diff::run(&args, &context),
+        Command::Export(args) => export::run(&args, &context),
         Command::Invoke(args) => invoke::run(&args, &context),
         Command::Invocations(args) => invocations::run(args, &context),
         Command::Functions(args) => functions::run(args, &context),

@@ -22,7 +22,15 @@ pub(crate) enum Exit {
     Refused = 4,
     /// The function returned a status of 400 or more.
     FunctionFailed = 5,
+    /// A signal ended the command.
+    Interrupted = 130,
 }
+
+/// A comparison found differences, which the command has printed. Its exit status is that of
+/// [`Exit::Failed`].
+#[derive(Debug, thiserror::Error)]
+#[error("there are differences")]
+pub(crate) struct Differences;
 
 /// Failure with advice. It is carried in an [`anyhow::Error`], which may add context.
 #[derive(Debug)]
@@ -105,6 +113,9 @@ pub(crate) fn report(error: &anyhow::Error, json: bool) -> ExitCode {
     if is_broken_pipe(error) {
         // The reader closed standard output, as in `weir functions | head -1`.
         return ExitCode::SUCCESS;
+    }
+    if error.is::<Differences>() {
+        return ExitCode::from(Exit::Failed as u8);
     }
     let view = View::new(error);
     let mut stderr = anstream::stderr();

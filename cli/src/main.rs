@@ -1,8 +1,8 @@
 //! `weir`: the node and its client in one program.
 //!
 //! Control flow: the arguments ([`args`]) and settings ([`settings`]) select a subcommand in
-//! [`commands`], which uses the node's API ([`client`]) or the function's project ([`project`]) and
-//! reports its result ([`output`], [`error`]).
+//! [`commands`], which uses the node's API ([`client`]), the function's project ([`project`]) or a
+//! declaration ([`declaration`]), and reports its result ([`output`], [`error`]).
 
 mod args;
 mod settings;
@@ -11,7 +11,9 @@ mod since;
 mod commands;
 
 mod client;
+mod declaration;
 mod project;
+mod uploads;
 
 mod error;
 mod files;

@@ -59,6 +59,7 @@ macro_rules! pages {
 
 pages! {
     start_runs: "start.md";
+    apply_guide_runs: "guides/apply.md";
     async_guide_runs: "guides/async.md";
     caching_guide_runs: "guides/caching.md";
     capacity_guide_runs: "guides/capacity.md";

@@ -1,6 +1,6 @@
 //! `weir deploy`.
 
-mod canary;
+pub(super) mod canary;
 mod grants;
 
 use crate::client::Client;
@@ -8,8 +8,9 @@ use crate::commands::CommandContext;
 use crate::commands::up::Signals;
 use crate::commands::watch::{Deployer, LogFollower, Watcher};
 use crate::error::Problem;
-use crate::project::{BuildStop, ComponentUpload, check_component, describe, send};
+use crate::project::{BuildStop, check_component, describe};
 use crate::settings::ClientArgs;
+use crate::uploads::{Component, ComponentUpload};
 use anyhow::Result;
 use canary::CanaryArgs;
 pub(crate) use grants::GrantArgs;
@@ -91,12 +92,12 @@ pub(crate) fn run(args: &DeployArgs, context: &CommandContext) -> Result<()> {
     check_component(&component)?;
     let deployment = ComponentUpload {
         name: &name,
-        component: &component,
+        component: Component::File(&component),
         manifest: &manifest,
         strict: args.strict,
         canary: args.canary.query(),
     };
-    let deployed = send(&deployment, &client, context.output)?;
+    let deployed = deployment.send(&client, context.output)?;
     match deployed.canary.filter(|canary| canary.promote_after_ms.is_some()) {
         None => {
             if args.canary.canary.is_some() && deployed.canary.is_none() && deployed.created {

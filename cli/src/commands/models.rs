@@ -10,6 +10,7 @@ use crate::commands::functions::cache;
 use crate::output::{age, duration, size, table, time};
 use crate::project::old_versions;
 use crate::settings::ClientArgs;
+use crate::uploads::ModelUpload;
 use anyhow::Result;
 use clap::Subcommand;
 use push::LabelsFile;
@@ -200,7 +201,10 @@ pub(crate) fn run(args: ModelsArgs, context: &CommandContext) -> Result<()> {
                 ("batching.mask", mask.map(|mask| serde_json::Value::from(mask).to_string())),
             ]);
             let path = format!("{}{version}{query}", models.path(&name));
-            let pushed = push::push(&models, &path, &name, &file, &labels)?;
+            // Unreadable labels should not wait for the model.
+            let fields = push::fields(&labels)?;
+            let upload = ModelUpload { path: &path, name: &name, file: &file, fields };
+            let pushed = upload.send(&models.client, output)?;
             output.result(&pushed, |ModelPushed { model, removed_versions }| {
                 let name = &model.name;
                 let version = model.version;

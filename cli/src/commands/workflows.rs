@@ -1,17 +1,17 @@
 //! `weir workflows`.
 
-use crate::client::UploadReader;
 use crate::commands::CommandContext;
 use crate::commands::collection::{Collection, NameArgs, RemoveArgs, ShowArgs, VersionArgs};
 use crate::commands::models::signature;
 use crate::error::Problem;
 use crate::output::{OutputSettings, age, table, time};
 use crate::settings::ClientArgs;
+use crate::uploads::WorkflowUpload;
 use anyhow::Result;
 use clap::Subcommand;
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use weir_types::api::{StepHedge, Workflow, WorkflowDeployed, WorkflowStep, WorkflowVersion};
+use weir_types::api::{StepHedge, Workflow, WorkflowStep, WorkflowVersion};
 use weir_types::{Cost, Name, Version};
 use weir_workflow::{Document, Plan};
 
@@ -91,13 +91,10 @@ pub(crate) fn run(args: WorkflowsArgs, context: &CommandContext) -> Result<()> {
         WorkflowAction::Deploy { name, file, dry_run, slo_ms, cost_slo } => {
             // Local checks report errors with the file's name, without a request to the node.
             check(&file)?;
-            let mut upload = UploadReader::open(&file, output, &format!("sending {name}"), "checking it")?;
-            let mut path = format!("/v1/workflows/{name}?dry_run={dry_run}");
-            path.extend(slo_ms.map(|slo_ms| format!("&slo_ms={slo_ms}")));
-            path.extend(cost_slo.map(|cost_slo| format!("&cost_slo={cost_slo}")));
-            let deployed: WorkflowDeployed =
-                workflows.client.put(&path, &format!("deploy {name}"), &[], &mut upload)?;
-            drop(upload);
+            let document = std::fs::read_to_string(&file)
+                .map_err(|error| Problem::new(format!("cannot read {}", file.display())).because(error))?;
+            let upload = WorkflowUpload { name: &name, document: &document, slo_ms, cost_slo, dry_run };
+            let deployed = upload.send(&workflows.client, output)?;
             output.result(&deployed, |deployed| {
                 let workflow = &deployed.workflow;
                 let what = match (dry_run, deployed.created) {

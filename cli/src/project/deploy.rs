@@ -1,43 +1,10 @@
-//! Sends a component to a node.
+//! Describes deployments.
 
-use crate::client::{Client, UploadReader};
-use crate::output::{OutputSettings, size};
-use anyhow::Result;
+use crate::client::Client;
+use crate::output::size;
 use std::collections::BTreeMap;
-use std::path::Path;
-use weir_types::api::{Deployed, MANIFEST_HEADER};
-use weir_types::{FunctionKind, FunctionManifest, Name, Version, imports_whole_runtime};
-
-/// Component with its name and manifest.
-pub(crate) struct ComponentUpload<'a> {
-    /// Name of the function.
-    pub(crate) name: &'a Name,
-    /// Path of the component.
-    pub(crate) component: &'a Path,
-    /// Grants and limits.
-    pub(crate) manifest: &'a FunctionManifest,
-    /// Reject imports that would be linked as denied.
-    pub(crate) strict: bool,
-    /// Options of a canary, for the query.
-    pub(crate) canary: Vec<(&'static str, String)>,
-}
-
-/// Deploys the component, and returns when it can be called.
-pub(crate) fn send(
-    deployment: &ComponentUpload<'_>,
-    client: &Client,
-    output: OutputSettings,
-) -> Result<Deployed> {
-    let ComponentUpload { name, component, manifest, strict, canary } = deployment;
-    let mut upload = UploadReader::open(component, output, &format!("sending {name}"), "compiling")?;
-    let strict = strict.then(|| ("strict", "true".to_owned()));
-    let options: Vec<_> =
-        strict.iter().chain(canary).map(|(option, value)| format!("{option}={value}")).collect();
-    let query = if options.is_empty() { String::new() } else { format!("?{}", options.join("&")) };
-    let path = format!("/v1/functions/{name}{query}");
-    let manifest = ascii_json(manifest)?;
-    client.put(&path, &format!("deploy {name}"), &[(MANIFEST_HEADER, manifest)], &mut upload)
-}
+use weir_types::api::Deployed;
+use weir_types::{FunctionKind, Version, imports_whole_runtime};
 
 /// Human-readable result of a deployment, with a command that calls the function.
 pub(crate) fn describe(deployed: &Deployed, client: &Client) -> String {
@@ -130,20 +97,6 @@ fn by_package(imports: &[&str]) -> String {
     packages.join(", ")
 }
 
-/// JSON for a header: non-ASCII characters are escaped.
-fn ascii_json(manifest: &FunctionManifest) -> Result<String> {
-    let json = serde_json::to_string(manifest)?;
-    let mut ascii = String::with_capacity(json.len());
-    for c in json.chars() {
-        if c.is_ascii() {
-            ascii.push(c);
-        } else {
-            c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| ascii.push_str(&format!("\\u{unit:04x}")));
-        }
-    }
-    Ok(ascii)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,14 +109,5 @@ mod tests {
             by_package(&imports.each_ref().map(String::as_str)),
             "wasi:filesystem (types), wasi:sockets (tcp, udp)"
         );
-    }
-
-    #[test]
-    fn manifest_survives_the_header_encoding() {
-        let mut manifest = FunctionManifest::default();
-        manifest.env.insert("GREETING".into(), "grüezi \u{1f600}\n\u{7f}".into());
-        let header = ascii_json(&manifest).unwrap();
-        assert!(header.is_ascii());
-        assert_eq!(serde_json::from_str::<FunctionManifest>(&header).unwrap(), manifest);
     }
 }

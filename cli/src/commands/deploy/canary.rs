@@ -50,7 +50,12 @@ fn parse_time(text: &str) -> Result<Duration, String> {
 }
 
 /// Shows the calls of a canary until it was promoted. An error if it was rolled back.
-pub(super) fn wait(name: &Name, canary: Canary, client: &Client, output: OutputSettings) -> Result<Function> {
+pub(in crate::commands) fn wait(
+    name: &Name,
+    canary: Canary,
+    client: &Client,
+    output: OutputSettings,
+) -> Result<Function> {
     let spinner = output.spinner("waiting for the canary's calls; Ctrl-C leaves the canary to the node");
     let mut unanswered = 0;
     loop {

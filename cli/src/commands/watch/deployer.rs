@@ -5,8 +5,9 @@ use crate::client::Client;
 use crate::commands::deploy::GrantArgs;
 use crate::error::Problem;
 use crate::output::OutputSettings;
-use crate::project::{BuildStop, ComponentUpload, Project, describe, send};
+use crate::project::{BuildStop, Project, describe};
 use crate::settings::ConfigFile;
+use crate::uploads::{Component, ComponentUpload};
 use anyhow::Result;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -59,12 +60,12 @@ impl Deployer {
         }
         let deployment = ComponentUpload {
             name,
-            component: &built.component,
+            component: Component::File(&built.component),
             manifest: &manifest,
             strict: self.strict,
             canary: Vec::new(),
         };
-        let deployed = send(&deployment, &self.client, self.output)?;
+        let deployed = deployment.send(&self.client, self.output)?;
         if let Some(follower) = &self.follower {
             follower.start(name.clone());
         }
