@@ -246,6 +246,88 @@ void weir_pending_cancel(weir_pending run);
  * finished. Does nothing if the run is empty or was dropped. */
 void weir_pending_drop(weir_pending *run);
 
+/* Images: JPEG, PNG and WebP, decoded, resized and normalised on the node, straight into tensors. */
+
+/* Treatment of the aspect ratio by a resize. */
+typedef enum {
+    /* Exactly the size; the aspect ratio changes. */
+    WEIR_FILL,
+    /* The smallest image that covers the size, then the centre of it. */
+    WEIR_COVER,
+    /* The largest image within the size, centred, with margins. */
+    WEIR_CONTAIN,
+    /* The largest image within the size, without margins. */
+    WEIR_INSIDE,
+    /* The smallest image that covers the size, uncropped. */
+    WEIR_OUTSIDE,
+} weir_fit;
+
+/* Computation of the pixels of a resized image. All but WEIR_NEAREST average when they shrink an
+ * image, and give the pixels of Pillow. */
+typedef enum { WEIR_BILINEAR, WEIR_BICUBIC, WEIR_LANCZOS, WEIR_NEAREST } weir_filter;
+
+/* Channels of the tensor. */
+typedef enum { WEIR_RGB, WEIR_BGR, WEIR_GREY } weir_channels;
+
+/* Order of the tensor's dimensions: batch, channel, row, column; or batch, row, column, channel. */
+typedef enum { WEIR_NCHW, WEIR_NHWC } weir_layout;
+
+/* A size in pixels. */
+typedef struct {
+    uint32_t width, height;
+} weir_size;
+
+/* A colour. */
+typedef struct {
+    uint8_t red, green, blue;
+} weir_colour;
+
+/* Options of a decoding. Zero keeps the size of the image, and makes fp32 numbers from 0 to 1. The
+ * node takes the steps in this order: EXIF orientation, background, channels, resize, crop,
+ * normalisation. */
+typedef struct {
+    /* Size of the image; zero keeps its own. */
+    weir_size resize;
+    weir_fit fit;
+    weir_filter filter;
+    /* Size of the centre to keep of the resized image; zero keeps all of it. */
+    weir_size crop;
+    weir_channels channels;
+    weir_layout layout;
+    /* WEIR_FP32 (also if zero), WEIR_FP16 or WEIR_BF16 for normalised pixels, or WEIR_UINT8 for
+     * pixels as they are. A normalised pixel is (pixel * scale - mean) / std. */
+    weir_type type;
+    /* Factor of each pixel, from 0 to 255; zero is 1/255. */
+    float scale;
+    /* One number for each channel; only the first is used for WEIR_GREY. If all are zero, mean is 0
+     * and std is 1. */
+    float mean[3], std[3];
+    /* Colour behind transparent pixels and of the margins of WEIR_CONTAIN. If NULL, transparency is
+     * ignored and margins are black. */
+    const weir_colour *background;
+    /* Keeps the pixels as stored, whatever the EXIF orientation. */
+    bool ignore_orientation;
+} weir_image_options;
+
+/* Decodes an image into a tensor of four dimensions, which a model can take as it is. `encoded` holds
+ * the bytes of the image as WEIR_UINT8, such as the body of a request; `options` may be NULL. Fails
+ * with WEIR_INVALID_ARGUMENT for an image that is damaged or exceeds the node's limits, and with
+ * WEIR_RESOURCE_EXHAUSTED above the function's limit of tensor bytes. The function owns `*made`:
+ * weir_tensor_drop. */
+bool weir_image_decode(weir_tensor encoded, const weir_image_options *options, weir_tensor *made);
+
+/* Format and size of an encoded image. */
+typedef struct {
+    /* `jpeg`, `png` or `webp`. */
+    const char *format;
+    /* Size of the image as it is displayed, with its EXIF orientation applied. */
+    uint32_t width, height;
+} weir_image_info;
+
+/* Reads the header of an encoded image, without decoding it. Fails with WEIR_INVALID_ARGUMENT for
+ * anything but a JPEG, PNG or WebP image. */
+bool weir_image_inspect(weir_tensor encoded, weir_image_info *found);
+
 /* Named objects: tensors stored under a name, which other functions, inferences and clients can
  * read. The function's manifest lists the names it may read, and the names it may put and
  * delete:

@@ -16,5 +16,6 @@
 // then [Pending.Wait] for each.
 //
 // On targets other than wasip1, the package keeps tensors in memory, and [Provide] substitutes the
-// node's models, so that `go test` needs neither a node nor WebAssembly.
+// node's models and [ProvideImages] its decoder of images, so that `go test` needs neither a node
+// nor WebAssembly.
 package weir

@@ -5,6 +5,7 @@ package weir
 import (
 	"math"
 	"slices"
+	"strings"
 	"sync"
 )
 
@@ -18,6 +19,7 @@ var (
 	providing sync.Mutex
 	provided  = map[string]Stage{}
 	objects   = map[string]nodeTensor{}
+	decoding  func([]byte, ImageOptions) (*Tensor, error)
 )
 
 // Provide registers a model for [Open], implemented by run. For tests only; it does not exist in
@@ -30,6 +32,14 @@ func Provide(name string, run Stage) {
 	} else {
 		provided[name] = run
 	}
+}
+
+// ProvideImages decodes images with decode, which gets the bytes of an encoded image. For tests
+// only; it does not exist in components. A nil decode removes the decoder.
+func ProvideImages(decode func([]byte, ImageOptions) (*Tensor, error)) {
+	providing.Lock()
+	defer providing.Unlock()
+	decoding = decode
 }
 
 func newTensor(elements Type, sizes []uint32, data []byte) (nodeTensor, error) {
@@ -90,6 +100,36 @@ func deleteObject(name string) error {
 	defer providing.Unlock()
 	delete(objects, name)
 	return nil
+}
+
+func decodeImage(encoded nodeTensor, options ImageOptions) (nodeTensor, error) {
+	providing.Lock()
+	decode := decoding
+	providing.Unlock()
+	if decode == nil {
+		return nil, Errorf(Unavailable, "a node decodes images; weir.ProvideImages provides a decoder")
+	}
+	made, err := decode(encoded.(*memoryTensor).data, options)
+	if err != nil {
+		return nil, err
+	}
+	return made.on, nil
+}
+
+func inspectImage(encoded nodeTensor) (ImageInfo, error) {
+	data := encoded.(*memoryTensor).data
+	for format, signature := range map[string]string{"jpeg": "\xff\xd8\xff", "png": "\x89PNG", "webp": "RIFF"} {
+		if !strings.HasPrefix(string(data), signature) {
+			continue
+		}
+		made, err := decodeImage(encoded, ImageOptions{})
+		if err != nil {
+			return ImageInfo{}, err
+		}
+		sizes := made.shape()
+		return ImageInfo{format, Size{int(sizes[3]), int(sizes[2])}}, nil
+	}
+	return ImageInfo{}, Errorf(InvalidArgument, "the data is no JPEG, PNG or WebP image")
 }
 
 type memoryModel struct {

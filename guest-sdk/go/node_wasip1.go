@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"strings"
 
+	abiimage "github.com/weir-platform/weir/guest-sdk/go/internal/abi/weir_inference_image"
 	abimodels "github.com/weir-platform/weir/guest-sdk/go/internal/abi/weir_inference_models"
 	abiobjects "github.com/weir-platform/weir/guest-sdk/go/internal/abi/weir_inference_objects"
 	abirequest "github.com/weir-platform/weir/guest-sdk/go/internal/abi/weir_inference_request"
@@ -96,6 +97,65 @@ func deleteObject(name string) (err error) {
 		}
 	})
 	return err
+}
+
+// Cases of the node's filters, whose zero is Nearest.
+var filters = [...]abiimage.Filter{
+	Bilinear: abiimage.FilterBilinear,
+	Bicubic:  abiimage.FilterBicubic,
+	Lanczos:  abiimage.FilterLanczos,
+	Nearest:  abiimage.FilterNearest,
+}
+
+func decodeImage(encoded nodeTensor, options ImageOptions) (made nodeTensor, err error) {
+	wit.Ask(wit.Text, func() {
+		made, err = lent(abiimage.Decode(encoded.(componentTensor).Tensor, wit.Some(options.lowered())))
+	})
+	return made, err
+}
+
+func inspectImage(encoded nodeTensor) (info ImageInfo, err error) {
+	wit.Ask(wit.Text, func() {
+		got := abiimage.Inspect(encoded.(componentTensor).Tensor)
+		if got.IsErr() {
+			err = refused(got.Err())
+			return
+		}
+		found := got.Ok()
+		formats := [...]string{abiimage.FormatJpeg: "jpeg", abiimage.FormatPng: "png", abiimage.FormatWebp: "webp"}
+		info = ImageInfo{formats[found.Format], Size{int(found.Width), int(found.Height)}}
+	})
+	return info, err
+}
+
+func (o ImageOptions) lowered() abiimage.Options {
+	lowered := abiimage.Options{
+		Channels:          abiimage.Channels(o.Channels),
+		Layout:            abiimage.Layout(o.Layout),
+		ElementType:       uint8(o.Type),
+		Mean:              o.Mean,
+		Std:               o.Std,
+		IgnoreOrientation: o.IgnoreOrientation,
+	}
+	if o.Resize != (Size{}) {
+		lowered.Resize = wit.Some(abiimage.Resize{To: o.Resize.lowered(), Fit: abiimage.Fit(o.Fit), Filter: filters[o.Filter]})
+	}
+	if o.Crop != (Size{}) {
+		lowered.Crop = wit.Some(o.Crop.lowered())
+	}
+	if o.Scale != 0 {
+		lowered.Scale = wit.Some(o.Scale)
+	}
+	if o.Background != nil {
+		// The components have 16 bits.
+		red, green, blue, _ := o.Background.RGBA()
+		lowered.Background = wit.Some(abiimage.Colour{Red: uint8(red >> 8), Green: uint8(green >> 8), Blue: uint8(blue >> 8)})
+	}
+	return lowered
+}
+
+func (s Size) lowered() abiimage.Size {
+	return abiimage.Size{Width: uint32(s.Width), Height: uint32(s.Height)}
 }
 
 type componentModel struct{ *abimodels.Model }

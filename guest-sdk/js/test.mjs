@@ -37,6 +37,7 @@ buildSync({
     "weir:inference/tensors@0.1.0": memory("tensors"),
     "weir:inference/models@0.1.0": memory("models"),
     "weir:inference/objects@0.1.0": memory("objects"),
+    "weir:inference/image@0.1.0": memory("images"),
     "weir:inference/request@0.1.0": memory("wasi"),
     "wasi:http/types@0.3.0": memory("wasi"),
     "late:http/types@0.2.11": memory("outgoing"),

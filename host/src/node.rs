@@ -35,7 +35,7 @@ use weir_gateway::{
     Access, Gateway, GivenIds, NodeState, PageGuard, PagesConfig, Permits, RequestConfig, Server, Shutdown,
     Tokens,
 };
-use weir_sandbox::GuestMemory;
+use weir_sandbox::{GuestMemory, ImageDecoder};
 use weir_telemetry::{AuditLog, Metrics};
 use weir_types::TenantId;
 
@@ -264,6 +264,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         connector,
         slots: Arc::new(instance_slots(&config, &metrics)),
         guests,
+        images: Arc::new(ImageDecoder::new(&config.sandbox.images)),
         recompiler: deployed.recompiler(&config, &metrics),
     };
     let state = NodeState {

@@ -72,6 +72,13 @@ pub fn model_path(path: &str) -> PathBuf {
     repository().join("tests/fixtures/models").join(path)
 }
 
+/// Reads an image of `tests/fixtures/images`. The pixels of each image are those of `picture.rgb`.
+#[must_use]
+pub fn image(name: &str) -> Bytes {
+    let path = repository().join("tests/fixtures/images").join(name);
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).into()
+}
+
 /// Lists the models in a folder of `tests/fixtures/models`, as paths relative to it.
 #[must_use]
 pub fn models(folder: &str) -> Vec<String> {

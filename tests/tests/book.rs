@@ -67,6 +67,7 @@ pages! {
     cluster_guide_runs: "guides/cluster.md";
     dashboard_guide_runs: "guides/dashboard.md";
     gpu_guide_runs: "guides/gpu.md";
+    images_guide_runs: "guides/images.md";
     kernel_graphs_guide_runs: "guides/kernel-graphs.md";
     measure_guide_runs: "guides/measure.md";
     backup_guide_runs: "guides/backup.md";

@@ -66,7 +66,8 @@ limits! {
     request_body_bytes: u64 = 64 * MIB, cap 1024 * MIB;
     /// Size of the response body.
     response_body_bytes: u64 = 64 * MIB, cap 1024 * MIB;
-    /// Processor time of the guest's thread. Waiting and model runs do not count.
+    /// Processor time of the guest's thread, and of decoding its images. Waiting and model runs do
+    /// not count.
     cpu_time_ms: u64 = 10_000, cap 300_000;
     /// Time from the request's arrival to the end of its response, including waiting.
     deadline_ms: u64 = 30_000, cap 600_000;

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use std::process::Command;
 
 /// Fuzz targets, which are `fuzz/fuzz_targets/NAME.rs`.
-const TARGETS: [&str; 6] = ["request", "onnx", "kernel_graph", "workflow", "manifest", "link"];
+const TARGETS: [&str; 7] = ["request", "onnx", "kernel_graph", "workflow", "manifest", "link", "image"];
 
 /// Run the fuzz targets: parsers of untrusted bytes, with generated input
 ///

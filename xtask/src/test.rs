@@ -114,7 +114,15 @@ fn c(repo: &Repo) -> Result<()> {
         "tests/node.c",
     ]);
     compiler
-        .args(["src/call.c", "src/tensor.c", "src/model.c", "src/object.c", "src/stage.c", "-o"])
+        .args([
+            "src/call.c",
+            "src/tensor.c",
+            "src/model.c",
+            "src/object.c",
+            "src/image.c",
+            "src/stage.c",
+            "-o",
+        ])
         .arg(&program);
     process::run(&mut compiler)?;
     process::run(&mut Command::new(program))

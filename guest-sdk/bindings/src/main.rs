@@ -30,6 +30,7 @@ fn main() -> Result<()> {
             ("weir:inference/tensors@0.1.0", "crate::bindings::imports::weir::inference::tensors"),
             ("weir:inference/models@0.1.0", "crate::bindings::imports::weir::inference::models"),
             ("weir:inference/objects@0.1.0", "crate::bindings::imports::weir::inference::objects"),
+            ("weir:inference/image@0.1.0", "crate::bindings::imports::weir::inference::image"),
         ]),
         pub_export_macro: true,
         export_macro_name: Some("__export_stage".into()),
@@ -90,6 +91,7 @@ const CALLED: &str = "\
         import weir:inference/tensors@0.1.0;
         import weir:inference/models@0.1.0;
         import weir:inference/objects@0.1.0;
+        import weir:inference/image@0.1.0;
         import weir:inference/request@0.1.0;
     }";
 

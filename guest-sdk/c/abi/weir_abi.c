@@ -51,6 +51,14 @@ extern void __wasm_import_weir_inference_objects_get(uint8_t *, size_t, uint8_t 
 __attribute__((__import_module__("weir:inference/objects@0.1.0"), __import_name__("delete")))
 extern void __wasm_import_weir_inference_objects_delete(uint8_t *, size_t, uint8_t *);
 
+// Imported Functions from `weir:inference/image@0.1.0`
+
+__attribute__((__import_module__("weir:inference/image@0.1.0"), __import_name__("inspect")))
+extern void __wasm_import_weir_inference_image_inspect(int32_t, uint8_t *);
+
+__attribute__((__import_module__("weir:inference/image@0.1.0"), __import_name__("decode")))
+extern void __wasm_import_weir_inference_image_decode(uint8_t *, uint8_t *);
+
 // Imported Functions from `weir:inference/request@0.1.0`
 
 __attribute__((__import_module__("weir:inference/request@0.1.0"), __import_name__("take-body-as-tensor")))
@@ -325,6 +333,69 @@ void weir_inference_objects_result_own_tensor_error_free(weir_inference_objects_
   if (!ptr->is_err) {
   } else {
     weir_inference_objects_error_free(&ptr->val.err);
+  }
+}
+
+void weir_inference_image_error_free(weir_inference_image_error_t *ptr) {
+  weir_inference_tensors_error_free(ptr);
+}
+
+void weir_inference_image_option_resize_free(weir_inference_image_option_resize_t *ptr) {
+  if (ptr->is_some) {
+  }
+}
+
+void weir_inference_image_option_size_free(weir_inference_image_option_size_t *ptr) {
+  if (ptr->is_some) {
+  }
+}
+
+void weir_abi_option_f32_free(weir_abi_option_f32_t *ptr) {
+  if (ptr->is_some) {
+  }
+}
+
+void weir_abi_list_f32_free(weir_abi_list_f32_t *ptr) {
+  size_t list_len = ptr->len;
+  if (list_len > 0) {
+    float *list_ptr = ptr->ptr;
+    for (size_t i = 0; i < list_len; i++) {
+    }
+    free(list_ptr);
+  }
+}
+
+void weir_inference_image_option_colour_free(weir_inference_image_option_colour_t *ptr) {
+  if (ptr->is_some) {
+  }
+}
+
+void weir_inference_image_options_free(weir_inference_image_options_t *ptr) {
+  weir_inference_image_option_resize_free(&ptr->resize);
+  weir_inference_image_option_size_free(&ptr->crop);
+  weir_abi_option_f32_free(&ptr->scale);
+  weir_abi_list_f32_free(&ptr->mean);
+  weir_abi_list_f32_free(&ptr->std);
+  weir_inference_image_option_colour_free(&ptr->background);
+}
+
+void weir_inference_image_result_info_error_free(weir_inference_image_result_info_error_t *ptr) {
+  if (!ptr->is_err) {
+  } else {
+    weir_inference_image_error_free(&ptr->val.err);
+  }
+}
+
+void weir_inference_image_option_options_free(weir_inference_image_option_options_t *ptr) {
+  if (ptr->is_some) {
+    weir_inference_image_options_free(&ptr->val);
+  }
+}
+
+void weir_inference_image_result_own_tensor_error_free(weir_inference_image_result_own_tensor_error_t *ptr) {
+  if (!ptr->is_err) {
+  } else {
+    weir_inference_image_error_free(&ptr->val.err);
   }
 }
 
@@ -1099,6 +1170,188 @@ bool weir_inference_objects_delete(weir_abi_string_t *name, weir_inference_objec
     }
   }
   if (!result.is_err) {
+    return 1;
+  } else {
+    *err = result.val.err;
+    return 0;
+  }
+}
+
+bool weir_inference_image_inspect(weir_inference_image_borrow_tensor_t encoded, weir_inference_image_info_t *ret, weir_inference_image_error_t *err) {
+  __attribute__((__aligned__(sizeof(void*))))
+  uint8_t ret_area[(4*sizeof(void*))];
+  uint8_t *ptr = (uint8_t *) &ret_area;
+  __wasm_import_weir_inference_image_inspect((encoded).__handle, ptr);
+  weir_inference_image_result_info_error_t result;
+  switch ((int32_t) *((uint8_t*) (ptr + 0))) {
+    case 0: {
+      result.is_err = false;
+      result.val.ok = (weir_inference_image_info_t) {
+        (weir_inference_image_format_t) (int32_t) *((uint8_t*) (ptr + sizeof(void*))),
+        (uint32_t) (uint32_t) (*((int32_t*) (ptr + (4+1*sizeof(void*))))),
+        (uint32_t) (uint32_t) (*((int32_t*) (ptr + (8+1*sizeof(void*))))),
+      };
+      break;
+    }
+    case 1: {
+      result.is_err = true;
+      weir_inference_tensors_error_t variant;
+      variant.tag = (int32_t) *((uint8_t*) (ptr + sizeof(void*)));
+      switch ((int32_t) variant.tag) {
+        case 0: {
+          variant.val.invalid_argument = (weir_abi_string_t) { (uint8_t*)(*((uint8_t **) (ptr + (2*sizeof(void*))))), (*((size_t*) (ptr + (3*sizeof(void*))))) };
+          break;
+        }
+        case 1: {
+          variant.val.not_found = (weir_abi_string_t) { (uint8_t*)(*((uint8_t **) (ptr + (2*sizeof(void*))))), (*((size_t*) (ptr + (3*sizeof(void*))))) };
+          break;
+        }
+        case 2: {
+          variant.val.not_granted = (weir_abi_string_t) { (uint8_t*)(*((uint8_t **) (ptr + (2*sizeof(void*))))), (*((size_t*) (ptr + (3*sizeof(void*))))) };
+          break;
+        }
+        case 3: {
+          variant.val.resource_exhausted = (weir_abi_string_t) { (uint8_t*)(*((uint8_t **) (ptr + (2*sizeof(void*))))), (*((size_t*) (ptr + (3*sizeof(void*))))) };
+          break;
+        }
+        case 4: {
+          break;
+        }
+        case 5: {
+          break;
+        }
+        case 6: {
+          variant.val.unavailable = (weir_abi_string_t) { (uint8_t*)(*((uint8_t **) (ptr + (2*sizeof(void*))))), (*((size_t*) (ptr + (3*sizeof(void*))))) };
+          break;
+        }
+        case 7: {
+          variant.val.internal = (weir_abi_string_t) { (uint8_t*)(*((uint8_t **) (ptr + (2*sizeof(void*))))), (*((size_t*) (ptr + (3*sizeof(void*))))) };
+          break;
+        }
+      }
+
+      result.val.err = variant;
+      break;
+    }
+  }
+  if (!result.is_err) {
+    *ret = result.val.ok;
+    return 1;
+  } else {
+    *err = result.val.err;
+    return 0;
+  }
+}
+
+bool weir_inference_image_decode(weir_inference_image_borrow_tensor_t encoded, weir_inference_image_options_t *maybe_options, weir_inference_image_own_tensor_t *ret, weir_inference_image_error_t *err) {
+  __attribute__((__aligned__(sizeof(void*))))
+  uint8_t ret_area[(48+6*sizeof(void*))];
+  weir_inference_image_option_options_t options;
+  options.is_some = maybe_options != NULL;if (maybe_options) {
+    options.val = *maybe_options;
+  }
+  uint8_t *ptr = (uint8_t *) &ret_area;
+  *((int32_t*)(ptr + 0)) = (encoded).__handle;
+  if ((options).is_some) {
+    const weir_inference_image_options_t *payload0 = &(options).val;
+    *((int8_t*)(ptr + sizeof(void*))) = 1;
+    if (((*payload0).resize).is_some) {
+      const weir_inference_image_resize_t *payload2 = &((*payload0).resize).val;
+      *((int8_t*)(ptr + (2*sizeof(void*)))) = 1;
+      *((int32_t*)(ptr + (4+2*sizeof(void*)))) = (int32_t) (((*payload2).to).width);
+      *((int32_t*)(ptr + (8+2*sizeof(void*)))) = (int32_t) (((*payload2).to).height);
+      *((int8_t*)(ptr + (12+2*sizeof(void*)))) = (int32_t) (*payload2).fit;
+      *((int8_t*)(ptr + (13+2*sizeof(void*)))) = (int32_t) (*payload2).filter;
+    } else {
+      *((int8_t*)(ptr + (2*sizeof(void*)))) = 0;
+    }
+    if (((*payload0).crop).is_some) {
+      const weir_inference_image_size_t *payload4 = &((*payload0).crop).val;
+      *((int8_t*)(ptr + (16+2*sizeof(void*)))) = 1;
+      *((int32_t*)(ptr + (20+2*sizeof(void*)))) = (int32_t) ((*payload4).width);
+      *((int32_t*)(ptr + (24+2*sizeof(void*)))) = (int32_t) ((*payload4).height);
+    } else {
+      *((int8_t*)(ptr + (16+2*sizeof(void*)))) = 0;
+    }
+    *((int8_t*)(ptr + (28+2*sizeof(void*)))) = (int32_t) (*payload0).channels;
+    *((int8_t*)(ptr + (29+2*sizeof(void*)))) = (int32_t) (*payload0).layout;
+    *((int8_t*)(ptr + (30+2*sizeof(void*)))) = (int32_t) (*payload0).element_type;
+    if (((*payload0).scale).is_some) {
+      const float *payload6 = &((*payload0).scale).val;
+      *((int8_t*)(ptr + (32+2*sizeof(void*)))) = 1;
+      *((float*)(ptr + (36+2*sizeof(void*)))) = *payload6;
+    } else {
+      *((int8_t*)(ptr + (32+2*sizeof(void*)))) = 0;
+    }
+    *((size_t*)(ptr + (40+3*sizeof(void*)))) = ((*payload0).mean).len;
+    *((uint8_t **)(ptr + (40+2*sizeof(void*)))) = (uint8_t *) ((*payload0).mean).ptr;
+    *((size_t*)(ptr + (40+5*sizeof(void*)))) = ((*payload0).std).len;
+    *((uint8_t **)(ptr + (40+4*sizeof(void*)))) = (uint8_t *) ((*payload0).std).ptr;
+    if (((*payload0).background).is_some) {
+      const weir_inference_image_colour_t *payload8 = &((*payload0).background).val;
+      *((int8_t*)(ptr + (40+6*sizeof(void*)))) = 1;
+      *((int8_t*)(ptr + (41+6*sizeof(void*)))) = (int32_t) ((*payload8).red);
+      *((int8_t*)(ptr + (42+6*sizeof(void*)))) = (int32_t) ((*payload8).green);
+      *((int8_t*)(ptr + (43+6*sizeof(void*)))) = (int32_t) ((*payload8).blue);
+    } else {
+      *((int8_t*)(ptr + (40+6*sizeof(void*)))) = 0;
+    }
+    *((int8_t*)(ptr + (44+6*sizeof(void*)))) = (*payload0).ignore_orientation;
+  } else {
+    *((int8_t*)(ptr + sizeof(void*))) = 0;
+  }
+  uint8_t *ptr9 = (uint8_t *) &ret_area;
+  __wasm_import_weir_inference_image_decode(ptr, ptr9);
+  weir_inference_image_result_own_tensor_error_t result;
+  switch ((int32_t) *((uint8_t*) (ptr9 + 0))) {
+    case 0: {
+      result.is_err = false;
+      result.val.ok = (weir_inference_image_own_tensor_t) { *((int32_t*) (ptr9 + sizeof(void*))) };
+      break;
+    }
+    case 1: {
+      result.is_err = true;
+      weir_inference_tensors_error_t variant;
+      variant.tag = (int32_t) *((uint8_t*) (ptr9 + sizeof(void*)));
+      switch ((int32_t) variant.tag) {
+        case 0: {
+          variant.val.invalid_argument = (weir_abi_string_t) { (uint8_t*)(*((uint8_t **) (ptr9 + (2*sizeof(void*))))), (*((size_t*) (ptr9 + (3*sizeof(void*))))) };
+          break;
+        }
+        case 1: {
+          variant.val.not_found = (weir_abi_string_t) { (uint8_t*)(*((uint8_t **) (ptr9 + (2*sizeof(void*))))), (*((size_t*) (ptr9 + (3*sizeof(void*))))) };
+          break;
+        }
+        case 2: {
+          variant.val.not_granted = (weir_abi_string_t) { (uint8_t*)(*((uint8_t **) (ptr9 + (2*sizeof(void*))))), (*((size_t*) (ptr9 + (3*sizeof(void*))))) };
+          break;
+        }
+        case 3: {
+          variant.val.resource_exhausted = (weir_abi_string_t) { (uint8_t*)(*((uint8_t **) (ptr9 + (2*sizeof(void*))))), (*((size_t*) (ptr9 + (3*sizeof(void*))))) };
+          break;
+        }
+        case 4: {
+          break;
+        }
+        case 5: {
+          break;
+        }
+        case 6: {
+          variant.val.unavailable = (weir_abi_string_t) { (uint8_t*)(*((uint8_t **) (ptr9 + (2*sizeof(void*))))), (*((size_t*) (ptr9 + (3*sizeof(void*))))) };
+          break;
+        }
+        case 7: {
+          variant.val.internal = (weir_abi_string_t) { (uint8_t*)(*((uint8_t **) (ptr9 + (2*sizeof(void*))))), (*((size_t*) (ptr9 + (3*sizeof(void*))))) };
+          break;
+        }
+      }
+
+      result.val.err = variant;
+      break;
+    }
+  }
+  if (!result.is_err) {
+    *ret = result.val.ok;
     return 1;
   } else {
     *err = result.val.err;

@@ -268,6 +268,177 @@ typedef struct {
   } val;
 } weir_inference_objects_result_own_tensor_error_t;
 
+typedef weir_inference_tensors_element_type_t weir_inference_image_element_type_t;
+
+typedef weir_inference_tensors_error_t weir_inference_image_error_t;
+
+// The format of an encoded image.
+typedef uint8_t weir_inference_image_format_t;
+
+// JPEG, baseline or progressive, with 8 bits per channel. CMYK becomes RGB.
+#define WEIR_INFERENCE_IMAGE_FORMAT_JPEG 0
+// PNG. 16 bits per channel become 8. Of an animation, the default image.
+#define WEIR_INFERENCE_IMAGE_FORMAT_PNG 1
+// WebP, lossy or lossless. Of an animation, the first frame.
+#define WEIR_INFERENCE_IMAGE_FORMAT_WEBP 2
+
+// The header of an image.
+typedef struct weir_inference_image_info_t {
+  // The format.
+  weir_inference_image_format_t   format;
+  // The columns of the image as it is displayed, with its EXIF orientation applied.
+  uint32_t   width;
+  // The rows.
+  uint32_t   height;
+} weir_inference_image_info_t;
+
+// How a resize treats the aspect ratio.
+typedef uint8_t weir_inference_image_fit_t;
+
+// Exactly the size; the aspect ratio changes.
+#define WEIR_INFERENCE_IMAGE_FIT_FILL 0
+// The smallest image that covers the size, then its centre.
+#define WEIR_INFERENCE_IMAGE_FIT_COVER 1
+// The largest image within the size, centred, with margins in the colour `background`.
+#define WEIR_INFERENCE_IMAGE_FIT_CONTAIN 2
+// The largest image within the size: one side may be shorter.
+#define WEIR_INFERENCE_IMAGE_FIT_INSIDE 3
+// The smallest image that covers the size: one side may be longer.
+#define WEIR_INFERENCE_IMAGE_FIT_OUTSIDE 4
+
+// How a resize computes pixels. All but `nearest` average when they shrink an image (antialiasing), and give the values of Pillow.
+typedef uint8_t weir_inference_image_filter_t;
+
+// The nearest pixel.
+#define WEIR_INFERENCE_IMAGE_FILTER_NEAREST 0
+// Linear interpolation.
+#define WEIR_INFERENCE_IMAGE_FILTER_BILINEAR 1
+// Cubic interpolation.
+#define WEIR_INFERENCE_IMAGE_FILTER_BICUBIC 2
+// Lanczos with three lobes.
+#define WEIR_INFERENCE_IMAGE_FILTER_LANCZOS 3
+
+// A size in pixels.
+typedef struct weir_inference_image_size_t {
+  // Columns.
+  uint32_t   width;
+  // Rows.
+  uint32_t   height;
+} weir_inference_image_size_t;
+
+// A size, and the way to it.
+typedef struct weir_inference_image_resize_t {
+  // The size.
+  weir_inference_image_size_t   to;
+  // The treatment of the aspect ratio.
+  weir_inference_image_fit_t   fit;
+  // The computation of pixels.
+  weir_inference_image_filter_t   filter;
+} weir_inference_image_resize_t;
+
+// The channels of the tensor.
+typedef uint8_t weir_inference_image_channels_t;
+
+// Red, green, blue.
+#define WEIR_INFERENCE_IMAGE_CHANNELS_RGB 0
+// Blue, green, red.
+#define WEIR_INFERENCE_IMAGE_CHANNELS_BGR 1
+// One channel: 0.299 R + 0.587 G + 0.114 B.
+#define WEIR_INFERENCE_IMAGE_CHANNELS_GREY 2
+
+// The order of the tensor's dimensions. The batch dimension is 1.
+typedef uint8_t weir_inference_image_layout_t;
+
+// Batch, channel, row, column.
+#define WEIR_INFERENCE_IMAGE_LAYOUT_NCHW 0
+// Batch, row, column, channel.
+#define WEIR_INFERENCE_IMAGE_LAYOUT_NHWC 1
+
+// A colour.
+typedef struct weir_inference_image_colour_t {
+  // Red.
+  uint8_t   red;
+  // Green.
+  uint8_t   green;
+  // Blue.
+  uint8_t   blue;
+} weir_inference_image_colour_t;
+
+typedef struct {
+  bool is_some;
+  weir_inference_image_resize_t val;
+} weir_inference_image_option_resize_t;
+
+typedef struct {
+  bool is_some;
+  weir_inference_image_size_t val;
+} weir_inference_image_option_size_t;
+
+typedef struct {
+  bool is_some;
+  float val;
+} weir_abi_option_f32_t;
+
+typedef struct {
+  float *ptr;
+  size_t len;
+} weir_abi_list_f32_t;
+
+typedef struct {
+  bool is_some;
+  weir_inference_image_colour_t val;
+} weir_inference_image_option_colour_t;
+
+// How to make a tensor of an image. The steps, in this order: EXIF orientation, background, channels, resize, crop, normalisation.
+typedef struct weir_inference_image_options_t {
+  // The size of the image; none keeps its own.
+  weir_inference_image_option_resize_t   resize;
+  // Keep the centre of the image, of this size.
+  weir_inference_image_option_size_t   crop;
+  // The channels of the tensor.
+  weir_inference_image_channels_t   channels;
+  // The order of its dimensions.
+  weir_inference_image_layout_t   layout;
+  // `uint8` for the pixels themselves; `fp32`, `fp16` or `bf16` for normalised ones: (pixel * scale - mean) / std.
+  weir_inference_image_element_type_t   element_type;
+  // The factor of each pixel, which is 0 to 255; none is 1/255.
+  weir_abi_option_f32_t   scale;
+  // One number per channel of the tensor, one for all, or none for 0.
+  weir_abi_list_f32_t   mean;
+  // One number per channel of the tensor, one for all, or none for 1.
+  weir_abi_list_f32_t   std;
+  // The colour behind transparent pixels and of margins. With none, transparency is ignored, as Pillow's `convert("RGB")` does, and margins
+  // are black.
+  weir_inference_image_option_colour_t   background;
+  // Keep the pixels as stored, whatever the EXIF orientation.
+  bool   ignore_orientation;
+} weir_inference_image_options_t;
+
+typedef weir_inference_tensors_borrow_tensor_t weir_inference_image_borrow_tensor_t;
+
+typedef struct {
+  bool is_err;
+  union {
+    weir_inference_image_info_t ok;
+    weir_inference_image_error_t err;
+  } val;
+} weir_inference_image_result_info_error_t;
+
+typedef struct {
+  bool is_some;
+  weir_inference_image_options_t val;
+} weir_inference_image_option_options_t;
+
+typedef weir_inference_tensors_own_tensor_t weir_inference_image_own_tensor_t;
+
+typedef struct {
+  bool is_err;
+  union {
+    weir_inference_image_own_tensor_t ok;
+    weir_inference_image_error_t err;
+  } val;
+} weir_inference_image_result_own_tensor_error_t;
+
 typedef weir_inference_tensors_element_type_t weir_inference_request_element_type_t;
 
 typedef weir_inference_tensors_error_t weir_inference_request_error_t;
@@ -337,6 +508,22 @@ extern bool weir_inference_objects_put(weir_abi_string_t *name, weir_inference_o
 extern bool weir_inference_objects_get(weir_abi_string_t *name, weir_inference_objects_own_tensor_t *ret, weir_inference_objects_error_t *err);
 // Let nobody find `name` any more. Whoever has the tensor keeps it. Fails with `not-found` where there is none.
 extern bool weir_inference_objects_delete(weir_abi_string_t *name, weir_inference_objects_error_t *err);
+
+// Imported Functions from `weir:inference/image@0.1.0`
+// The format and size of an image. Reads only its header.
+// 
+// `encoded` is a `uint8` tensor with the bytes of the image, or a `bytes` tensor with one element. Fails with `invalid-argument` for anything
+// but a JPEG, PNG or WebP image.
+extern bool weir_inference_image_inspect(weir_inference_image_borrow_tensor_t encoded, weir_inference_image_info_t *ret, weir_inference_image_error_t *err);
+// Decode an image into a tensor of four dimensions, which a model can take as it is.
+// 
+// `encoded` is as for `inspect`: from a request's body, an object, an input, or the guest's memory. Without options,
+// the tensor holds the red, green and blue pixels as `fp32` from 0 to 1, in the order `nchw`.
+// 
+// Fails with `invalid-argument` for an image that is damaged or exceeds the node's limits, or for contradicting options; with
+// `resource-exhausted` where the decoded image needs more memory than the function's tensors may take; and with `unavailable` where too many
+// images of the tenant wait already.
+extern bool weir_inference_image_decode(weir_inference_image_borrow_tensor_t encoded, weir_inference_image_options_t *maybe_options, weir_inference_image_own_tensor_t *ret, weir_inference_image_error_t *err);
 
 // Imported Functions from `weir:inference/request@0.1.0`
 // Take the whole request body as one tensor.
@@ -423,6 +610,26 @@ void weir_abi_option_u64_free(weir_abi_option_u64_t *ptr);
 void weir_inference_objects_result_void_error_free(weir_inference_objects_result_void_error_t *ptr);
 
 void weir_inference_objects_result_own_tensor_error_free(weir_inference_objects_result_own_tensor_error_t *ptr);
+
+void weir_inference_image_error_free(weir_inference_image_error_t *ptr);
+
+void weir_inference_image_option_resize_free(weir_inference_image_option_resize_t *ptr);
+
+void weir_inference_image_option_size_free(weir_inference_image_option_size_t *ptr);
+
+void weir_abi_option_f32_free(weir_abi_option_f32_t *ptr);
+
+void weir_abi_list_f32_free(weir_abi_list_f32_t *ptr);
+
+void weir_inference_image_option_colour_free(weir_inference_image_option_colour_t *ptr);
+
+void weir_inference_image_options_free(weir_inference_image_options_t *ptr);
+
+void weir_inference_image_result_info_error_free(weir_inference_image_result_info_error_t *ptr);
+
+void weir_inference_image_option_options_free(weir_inference_image_option_options_t *ptr);
+
+void weir_inference_image_result_own_tensor_error_free(weir_inference_image_result_own_tensor_error_t *ptr);
 
 void weir_inference_request_error_free(weir_inference_request_error_t *ptr);
 

@@ -1,7 +1,7 @@
 /* Tests of the SDK without a node. From the repository's root, with any C compiler:
  *
  *     mkdir -p target && cc -std=c11 -Wall -Wextra -Werror -Wno-attributes -Iguest-sdk/c guest-sdk/c/tests/main.c guest-sdk/c/tests/node.c \
- *         guest-sdk/c/src/call.c guest-sdk/c/src/tensor.c guest-sdk/c/src/model.c guest-sdk/c/src/object.c guest-sdk/c/src/stage.c -o target/weir-c-tests && \
+ *         guest-sdk/c/src/call.c guest-sdk/c/src/tensor.c guest-sdk/c/src/model.c guest-sdk/c/src/object.c guest-sdk/c/src/image.c guest-sdk/c/src/stage.c -o target/weir-c-tests && \
  *         target/weir-c-tests
  */
 
@@ -157,6 +157,39 @@ static void object_exists_until_deleted(void) {
     CHECK(!weir_object_delete("kept") && weir_error()->code == WEIR_NOT_FOUND);
     weir_tensor_drop(&gone);
     CHECK(!weir_object_put("kept", gone, 0) && weir_error()->code == WEIR_INVALID_ARGUMENT);
+}
+
+static void image_options_have_the_format_of_the_node(void) {
+    weir_tensor encoded, made;
+    weir_image_info info;
+    const uint32_t *shape, length[] = {4};
+    CHECK(weir_tensor_new(WEIR_UINT8, length, 1, "\x89PNG", &encoded));
+    const weir_inference_image_options_t *got = node_image_options();
+    CHECK(weir_image_decode(encoded, NULL, &made) && weir_tensor_shape(made, &shape) == 4);
+    CHECK(got->channels == WEIR_INFERENCE_IMAGE_CHANNELS_RGB && got->layout == WEIR_INFERENCE_IMAGE_LAYOUT_NCHW);
+    CHECK(got->element_type == WEIR_FP32 && got->mean.len == 0 && got->std.len == 0 && !got->ignore_orientation);
+    CHECK(!got->resize.is_some && !got->crop.is_some && !got->scale.is_some && !got->background.is_some);
+    const weir_colour grey = {114, 115, 116};
+    weir_image_options options = {
+        .resize = {256, 128}, .fit = WEIR_OUTSIDE, .filter = WEIR_NEAREST, .crop = {224, 112}, .channels = WEIR_BGR, .layout = WEIR_NHWC,
+        .type = WEIR_FP16, .scale = 2, .mean = {0.5f, 0, 0}, .std = {1, 2, 3}, .background = &grey, .ignore_orientation = true,
+    };
+    CHECK(weir_image_decode(encoded, &options, &made));
+    CHECK(got->resize.is_some && got->resize.val.to.width == 256 && got->resize.val.to.height == 128);
+    CHECK(got->resize.val.fit == WEIR_INFERENCE_IMAGE_FIT_OUTSIDE && got->resize.val.filter == WEIR_INFERENCE_IMAGE_FILTER_NEAREST);
+    CHECK(got->crop.is_some && got->crop.val.width == 224 && got->crop.val.height == 112);
+    CHECK(got->channels == WEIR_INFERENCE_IMAGE_CHANNELS_BGR && got->layout == WEIR_INFERENCE_IMAGE_LAYOUT_NHWC);
+    CHECK(got->element_type == WEIR_FP16 && got->scale.is_some && got->scale.val == 2 && got->ignore_orientation);
+    CHECK(got->mean.len == 3 && got->mean.ptr[0] == 0.5f && got->std.len == 3 && got->std.ptr[2] == 3);
+    CHECK(got->background.is_some && got->background.val.red == 114 && got->background.val.blue == 116);
+    options = (weir_image_options){.channels = WEIR_GREY, .std = {2}};
+    CHECK(weir_image_decode(encoded, &options, &made) && got->mean.len == 0 && got->std.len == 1);
+    CHECK(weir_image_inspect(encoded, &info) && strcmp(info.format, "webp") == 0 && info.width == 3 && info.height == 2);
+    options = (weir_image_options){.fit = (weir_fit)9};
+    CHECK(!weir_image_decode(encoded, &options, &made) && SAYS(WEIR_INVALID_ARGUMENT, "unknown fit"));
+    weir_tensor_drop(&encoded);
+    CHECK(!weir_image_decode(encoded, NULL, &made) && weir_error()->code == WEIR_INVALID_ARGUMENT);
+    CHECK(!weir_image_inspect(encoded, &info) && weir_error()->code == WEIR_INVALID_ARGUMENT);
 }
 
 static void tensors_support_partial_reads(void) {
@@ -322,6 +355,7 @@ int main(void) {
     TEST(model_is_described);
     TEST(options_reach_the_node);
     TEST(object_exists_until_deleted);
+    TEST(image_options_have_the_format_of_the_node);
     TEST(tensors_support_partial_reads);
     TEST(byte_strings_round_trip);
     TEST(values_round_trip);

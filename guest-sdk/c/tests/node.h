@@ -21,4 +21,7 @@ const weir_inference_models_options_t *node_options(void);
 /* Lifetime of the latest object put; 0 if none was given. */
 uint64_t node_ttl_ms(void);
 
+/* Options of the latest decoding of an image. */
+const weir_inference_image_options_t *node_image_options(void);
+
 #endif

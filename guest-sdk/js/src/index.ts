@@ -48,6 +48,7 @@ export {
   Unavailable,
   WeirError,
 } from "./errors.ts";
+export * as images from "./images.ts";
 export { type Description, Model, Pending, type Port, type RunOptions } from "./model.ts";
 export * as objects from "./objects.ts";
 export { tensorFunction } from "./stage.ts";

@@ -16,9 +16,10 @@
 
 import type { Tensor as RawTensor } from "weir:inference/tensors@0.1.0";
 import { toNode, WeirError } from "./errors.ts";
+import { DECODER } from "./memory/images.ts";
 import { MODELS } from "./memory/models.ts";
 import { refused } from "./memory/tensors.ts";
-import { fromPairs, type NamedTensors, type Tensors, toOutputs } from "./tensor.ts";
+import { fromPairs, type NamedTensors, type Tensor, type Tensors, toOutputs } from "./tensor.ts";
 
 /**
  * Registers a model for `Model.open(name)`, implemented by `run`, until the returned object is
@@ -37,4 +38,22 @@ export function model(name: string, run: (inputs: Tensors) => NamedTensors): { [
   };
   MODELS.set(name, infer as unknown as Run);
   return { [Symbol.dispose]: () => void MODELS.delete(name) };
+}
+
+/**
+ * Decodes images with `decode` until the returned object is disposed of: a function from the bytes
+ * of an encoded image, and the options in the node's format, to the tensor that `images.decode`
+ * returns.
+ */
+export function decoder(decode: (encoded: Uint8Array, options: unknown) => Tensor): { [Symbol.dispose](): void } {
+  DECODER.run = (encoded, options) => {
+    try {
+      return decode(encoded, options).raw as never;
+    } catch (error) {
+      if (!(error instanceof WeirError)) throw error;
+      const { tag, val } = toNode(error);
+      throw refused(tag, val);
+    }
+  };
+  return { [Symbol.dispose]: () => void delete DECODER.run };
 }

@@ -60,6 +60,29 @@ declare module "weir:inference/objects@0.1.0" {
   export { remove as delete };
 }
 
+declare module "weir:inference/image@0.1.0" {
+  import type { Tensor } from "weir:inference/tensors@0.1.0";
+
+  interface Size {
+    width: number;
+    height: number;
+  }
+  export interface Options {
+    resize: { to: Size; fit: string; filter: string } | null;
+    crop: Size | null;
+    channels: string;
+    layout: string;
+    elementType: string;
+    scale: number | null;
+    mean: number[];
+    std: number[];
+    background: { red: number; green: number; blue: number } | null;
+    ignoreOrientation: boolean;
+  }
+  export function inspect(encoded: Tensor): { format: string; width: number; height: number };
+  export function decode(encoded: Tensor, options: Options | null): Tensor;
+}
+
 declare module "weir:inference/request@0.1.0" {
   import type { Tensor } from "weir:inference/tensors@0.1.0";
 

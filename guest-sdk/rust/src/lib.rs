@@ -81,6 +81,7 @@ pub use tensor::Tensor;
 mod tensors;
 pub use tensors::Tensors;
 
+pub mod images;
 mod model;
 pub use model::{Description, Model, Pending, Port, Run};
 pub mod objects;

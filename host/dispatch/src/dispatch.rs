@@ -46,6 +46,7 @@ use weir_control::registry::DeployedFunction;
 use weir_control::workflows::Catalog;
 use weir_device::Arena;
 use weir_outbound::Connector;
+use weir_sandbox::ImageDecoder;
 use weir_sandbox::component::{Components, Recompiler};
 use weir_telemetry::{Metrics, Served};
 
@@ -75,6 +76,8 @@ pub struct Dispatch {
     pub slots: Arc<InstanceSlots>,
     /// The guest threads.
     pub guests: Handle,
+    /// Decodes images for functions.
+    pub images: Arc<ImageDecoder>,
     /// Recompiles components whose artefact this node cannot use.
     pub recompiler: Recompiler,
     /// Permits for work that would block other requests.

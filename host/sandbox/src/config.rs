@@ -4,6 +4,7 @@ use crate::Engines;
 use anyhow::anyhow;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use weir_image::ImageLimits;
 use weir_types::{Limits, Reuse};
 
 const MIB: u64 = 1 << 20;
@@ -36,6 +37,8 @@ pub struct SandboxConfig {
     pub compile_cpu_ms_max: u64,
     /// Cache of machine code, by function of a component.
     pub compile_cache: CompileCacheConfig,
+    /// Decoding of images for guests.
+    pub images: ImagesConfig,
     /// Highest limits that a manifest may request.
     pub limit_caps: Limits,
     /// Highest instance reuse that a manifest may request.
@@ -45,7 +48,7 @@ pub struct SandboxConfig {
 impl Default for SandboxConfig {
     fn default() -> Self {
         Self {
-            threads: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            threads: cores(),
             instances_max: 1_000,
             instances_idle_max: 100,
             guest_memory_bytes_max: None,
@@ -55,6 +58,7 @@ impl Default for SandboxConfig {
             compile_memory_bytes_max: 2048 * MIB,
             compile_cpu_ms_max: 120_000,
             compile_cache: CompileCacheConfig::default(),
+            images: ImagesConfig::default(),
             limit_caps: Limits::default_caps(),
             reuse_caps: Reuse::default_caps(),
         }
@@ -80,6 +84,39 @@ impl Default for CompileCacheConfig {
     fn default() -> Self {
         Self { enabled: None, folder: None, bytes_max: 64 * MIB }
     }
+}
+
+/// Decoding of images for guests (`weir:inference/image`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ImagesConfig {
+    /// Largest encoded image.
+    pub encoded_bytes_max: u64,
+    /// Most pixels of an image, as encoded and as a tensor. Checked before memory is allocated.
+    pub pixels_max: u64,
+    /// Images decoded at once. Tenants take turns.
+    pub decodes_max: usize,
+    /// Images of one tenant that wait for a turn. Further calls fail.
+    pub tenant_waiting_max: usize,
+    /// Longest time to decode one image. The deadline of the call applies too.
+    pub decode_wall_ms_max: u64,
+}
+
+impl Default for ImagesConfig {
+    fn default() -> Self {
+        let limits = ImageLimits::default();
+        Self {
+            encoded_bytes_max: limits.encoded_bytes_max,
+            pixels_max: limits.pixels_max,
+            decodes_max: cores(),
+            tenant_waiting_max: 1_024,
+            decode_wall_ms_max: 10_000,
+        }
+    }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
 impl SandboxConfig {

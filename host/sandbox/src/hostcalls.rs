@@ -2,6 +2,7 @@
 //! interface; the contract is in `wit/`.
 
 mod error;
+mod image;
 mod io_error;
 mod models;
 mod nn;
@@ -15,8 +16,8 @@ pub use models::OpenModel;
 pub use nn::{ExecutionContext, NnError, NnTensor, VERSION as NN_VERSION};
 pub(crate) use tensors::to_host;
 
-use crate::Resources;
-use crate::instance::{CurrentSink, InstanceState, RequestCell};
+use crate::instance::{CurrentSink, InstanceState, RequestCell, SandboxUsage};
+use crate::{Resources, TenantImages};
 use std::sync::Arc;
 use wasmtime::component::{HasData, Linker, ResourceTable};
 use weir_device::Arena;
@@ -37,6 +38,8 @@ pub mod bindings {
             "weir:inference/objects.put": async | trappable,
             "weir:inference/objects.get": async | trappable,
             "weir:inference/objects.delete": async | trappable,
+            "weir:inference/image.inspect": async | trappable,
+            "weir:inference/image.decode": async | trappable,
             "weir:inference/request.take-body-as-tensor": async | trappable,
             "weir:inference/request.reply-with-tensor": async | trappable,
             default: trappable,
@@ -62,6 +65,7 @@ mod stage {
             "weir:inference/tensors": super::bindings::weir::inference::tensors,
             "weir:inference/models": super::bindings::weir::inference::models,
             "weir:inference/objects": super::bindings::weir::inference::objects,
+            "weir:inference/image": super::bindings::weir::inference::image,
         },
         require_store_data_send: true,
     });
@@ -78,6 +82,10 @@ pub struct InferenceCtx {
     pub arena: Arena,
     /// The HTTP request in progress; empty for a tensor function.
     pub request: RequestCell,
+    /// The decoder of images.
+    pub images: TenantImages,
+    /// The counters of CPU time, for work of host calls.
+    pub usage: Arc<SandboxUsage>,
     /// The node's metrics.
     pub metrics: Arc<Metrics>,
     /// The invocation's trace.
@@ -150,6 +158,7 @@ pub fn add_to_linker(linker: &mut Linker<InstanceState>) -> wasmtime::Result<()>
     inference::tensors::add_to_linker::<_, Inference>(linker, InstanceState::inference)?;
     inference::models::add_to_linker::<_, Inference>(linker, InstanceState::inference)?;
     inference::objects::add_to_linker::<_, Inference>(linker, InstanceState::inference)?;
+    inference::image::add_to_linker::<_, Inference>(linker, InstanceState::inference)?;
     inference::readiness::add_to_linker::<_, Inference>(linker, InstanceState::inference)?;
     inference::request::add_to_linker::<_, Inference>(linker, InstanceState::inference)?;
     nn::add_to_linker(linker)?;

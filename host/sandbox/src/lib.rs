@@ -10,11 +10,15 @@ pub mod instance;
 mod guest_memory;
 pub use guest_memory::{GuestMemory, TenantMemory};
 
+mod clock;
 mod config;
-pub use config::{CompileCacheConfig, SandboxConfig};
+pub use config::{CompileCacheConfig, ImagesConfig, SandboxConfig};
 
 mod engine;
 pub use crate::engine::Engines;
+
+mod images;
+pub use images::{ImageDecoder, TenantImages};
 
 mod resources;
 pub use resources::{LoadModelError, ObjectAccessError, OpenError, OpenedModel, Resources, Runner};

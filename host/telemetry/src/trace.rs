@@ -28,12 +28,14 @@ pub enum Phase {
     ModelLoad,
     /// Running a model, including the wait for a run slot.
     ModelRun,
+    /// Decoding an image, including the wait for a turn.
+    ImageDecode,
     /// Sending the rest of the response.
     Reply,
 }
 
 impl Phase {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Queue,
         Self::Fetch,
         Self::Compile,
@@ -41,6 +43,7 @@ impl Phase {
         Self::Guest,
         Self::ModelLoad,
         Self::ModelRun,
+        Self::ImageDecode,
         Self::Reply,
     ];
 
@@ -53,6 +56,7 @@ impl Phase {
             Self::Guest => "guest",
             Self::ModelLoad => "model_load",
             Self::ModelRun => "model_run",
+            Self::ImageDecode => "image_decode",
             Self::Reply => "reply",
         }
     }
@@ -106,6 +110,7 @@ impl Trace {
             Phase::Guest => span!("guest"),
             Phase::ModelLoad => span!("model_load"),
             Phase::ModelRun => span!("model_run"),
+            Phase::ImageDecode => span!("image_decode"),
             Phase::Reply => span!("reply"),
         }
     }

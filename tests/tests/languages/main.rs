@@ -5,6 +5,7 @@
 mod bodies;
 mod digits;
 mod fetching;
+mod images;
 mod misbehaving;
 mod objects;
 mod seeing;

@@ -26,6 +26,7 @@ mod durability;
 mod events;
 mod full_disk;
 mod gpu;
+mod images;
 mod inference;
 mod isolation;
 mod kernel_graphs;

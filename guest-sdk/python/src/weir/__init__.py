@@ -30,7 +30,7 @@ Outside a component there is no node. Tensors are then kept in memory and models
 functions, so that a function's tests can call it: see :mod:`weir.testing`.
 """
 
-from weir import objects
+from weir import images, objects
 from weir.coroutines import gather
 from weir.elements import ElementType
 from weir.errors import (
@@ -70,6 +70,7 @@ __all__ = [
     "Tensors",
     "Unavailable",
     "gather",
+    "images",
     "objects",
     "tensor_function",
 ]

@@ -15,6 +15,8 @@ from typing import Any
 MODELS: dict[str, SimpleNamespace] = {}
 #: Named objects. They do not expire.
 OBJECTS: dict[str, Tensor] = {}
+#: The decoder of images, a function of encoded bytes and options. :mod:`weir.testing` sets it.
+DECODERS: list[Callable[[bytes, Any], Tensor]] = []
 
 _SIZES = dict.fromkeys(("BOOL", "UINT8", "INT8"), 1)
 _SIZES |= dict.fromkeys(("UINT16", "INT16", "FP16", "BF16"), 2)
@@ -135,6 +137,24 @@ def _delete(name: str) -> None:
     del OBJECTS[name]
 
 
+def _decode(encoded: Tensor, options: Any) -> Tensor:
+    if not DECODERS:
+        raise Err(_CASES["Error_Unavailable"]("a node decodes images; weir.testing.images provides a decoder"))
+    return DECODERS[-1](encoded.read(0, encoded.byte_length()), options)
+
+
+_SIGNATURES = {b"\xff\xd8\xff": "JPEG", b"\x89PNG": "PNG", b"RIFF": "WEBP"}
+
+
+def _inspect(encoded: Tensor) -> SimpleNamespace:
+    data = encoded.read(0, encoded.byte_length())
+    for signature, name in _SIGNATURES.items():
+        if data.startswith(signature):
+            *_, height, width = _decode(encoded, None).shape()
+            return SimpleNamespace(format=Format[name], width=width, height=height)
+    raise invalid("the data is no JPEG, PNG or WebP image")
+
+
 def invalid(text: str) -> Err:
     """An error for an invalid argument."""
     return Err(_CASES["Error_InvalidArgument"](text))
@@ -155,3 +175,17 @@ models = SimpleNamespace(
     Options=lambda outputs, deadline_ms, priority: SimpleNamespace(outputs=outputs),
 )
 objects = SimpleNamespace(put=_put, get=_get, delete=_delete)
+Format = Enum("Format", "JPEG PNG WEBP", start=0)
+image = SimpleNamespace(
+    Format=Format,
+    Fit=Enum("Fit", "FILL COVER CONTAIN INSIDE OUTSIDE", start=0),
+    Filter=Enum("Filter", "NEAREST BILINEAR BICUBIC LANCZOS", start=0),
+    Channels=Enum("Channels", "RGB BGR GREY", start=0),
+    Layout=Enum("Layout", "NCHW NHWC", start=0),
+    Size=lambda width, height: SimpleNamespace(width=width, height=height),
+    Resize=lambda to, fit, filter: SimpleNamespace(to=to, fit=fit, filter=filter),
+    Colour=lambda red, green, blue: SimpleNamespace(red=red, green=green, blue=blue),
+    Options=SimpleNamespace,
+    decode=_decode,
+    inspect=_inspect,
+)

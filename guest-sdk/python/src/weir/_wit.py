@@ -4,15 +4,15 @@ components.
 
 try:
     from componentize_py_types import Err
-    from wit_world.imports import models, objects, tensors
+    from wit_world.imports import image, models, objects, tensors
 
     IN_COMPONENT = True
 except ImportError:
-    from weir._memory import Err, models, objects, tensors
+    from weir._memory import Err, image, models, objects, tensors
 
     IN_COMPONENT = False
 
 if IN_COMPONENT:
     from weir import _encodings as _encodings
 
-__all__ = ["Err", "IN_COMPONENT", "models", "objects", "tensors"]
+__all__ = ["Err", "IN_COMPONENT", "image", "models", "objects", "tensors"]

@@ -22,7 +22,28 @@ from weir.coroutines import finish
 from weir.errors import Error, to_node
 from weir.tensors import Tensor, Tensors, from_pairs, outputs_to_pairs
 
-__all__ = ["model"]
+__all__ = ["images", "model"]
+
+
+@contextmanager
+def images(decode: Callable[[bytes], Tensor]) -> Iterator[None]:
+    """Decodes images with ``decode`` within a ``with`` block: a function from the bytes of an
+    encoded image to the tensor that :func:`weir.images.decode` returns, whatever its options.
+    """
+    if _wit.IN_COMPONENT:
+        raise RuntimeError("a node decodes images: weir.testing is for tests outside")
+
+    def run(encoded: bytes, _: object) -> object:
+        try:
+            return decode(encoded)._raw
+        except Error as error:
+            raise to_node(error) from None
+
+    _memory.DECODERS.append(run)
+    try:
+        yield
+    finally:
+        _memory.DECODERS.remove(run)
 
 
 @contextmanager

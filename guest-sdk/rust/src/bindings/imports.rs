@@ -2674,6 +2674,847 @@ pub mod weir {
                 }
             }
         }
+        /// Images as tensors: JPEG, PNG and WebP are decoded, resized and normalised on the node, so that the function needs no image library and the
+        /// pixels need not pass through its memory.
+        ///
+        /// The node bounds the size of an encoded image, the number of its pixels, and the memory and time of decoding it: see the node's settings in
+        /// `sandbox.images`. The processor time counts towards the function's.
+        #[allow(dead_code, async_fn_in_trait, unused_imports, clippy::all)]
+        pub mod image {
+            #[used]
+            #[doc(hidden)]
+            static __FORCE_SECTION_REF: fn() = super::super::super::__link_custom_section_describing_imports;
+            use super::super::super::_rt;
+            pub type Tensor = super::super::super::weir::inference::tensors::Tensor;
+            pub type ElementType = super::super::super::weir::inference::tensors::ElementType;
+            pub type Error = super::super::super::weir::inference::tensors::Error;
+            /// The format of an encoded image.
+            #[repr(u8)]
+            #[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
+            pub enum Format {
+                /// JPEG, baseline or progressive, with 8 bits per channel. CMYK becomes RGB.
+                Jpeg,
+                /// PNG. 16 bits per channel become 8. Of an animation, the default image.
+                Png,
+                /// WebP, lossy or lossless. Of an animation, the first frame.
+                Webp,
+            }
+            impl ::core::fmt::Debug for Format {
+                fn fmt(
+                    &self,
+                    f: &mut ::core::fmt::Formatter<'_>,
+                ) -> ::core::fmt::Result {
+                    match self {
+                        Format::Jpeg => f.debug_tuple("Format::Jpeg").finish(),
+                        Format::Png => f.debug_tuple("Format::Png").finish(),
+                        Format::Webp => f.debug_tuple("Format::Webp").finish(),
+                    }
+                }
+            }
+            impl Format {
+                #[doc(hidden)]
+                pub unsafe fn _lift(val: u8) -> Format {
+                    if !cfg!(debug_assertions) {
+                        return unsafe { ::core::mem::transmute(val) };
+                    }
+                    match val {
+                        0 => Format::Jpeg,
+                        1 => Format::Png,
+                        2 => Format::Webp,
+                        _ => panic!("invalid enum discriminant"),
+                    }
+                }
+            }
+            /// The header of an image.
+            #[repr(C)]
+            #[derive(Clone, Copy)]
+            pub struct Info {
+                /// The format.
+                pub format: Format,
+                /// The columns of the image as it is displayed, with its EXIF orientation applied.
+                pub width: u32,
+                /// The rows.
+                pub height: u32,
+            }
+            impl ::core::fmt::Debug for Info {
+                fn fmt(
+                    &self,
+                    f: &mut ::core::fmt::Formatter<'_>,
+                ) -> ::core::fmt::Result {
+                    f.debug_struct("Info")
+                        .field("format", &self.format)
+                        .field("width", &self.width)
+                        .field("height", &self.height)
+                        .finish()
+                }
+            }
+            /// How a resize treats the aspect ratio.
+            #[repr(u8)]
+            #[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
+            pub enum Fit {
+                /// Exactly the size; the aspect ratio changes.
+                Fill,
+                /// The smallest image that covers the size, then its centre.
+                Cover,
+                /// The largest image within the size, centred, with margins in the colour `background`.
+                Contain,
+                /// The largest image within the size: one side may be shorter.
+                Inside,
+                /// The smallest image that covers the size: one side may be longer.
+                Outside,
+            }
+            impl ::core::fmt::Debug for Fit {
+                fn fmt(
+                    &self,
+                    f: &mut ::core::fmt::Formatter<'_>,
+                ) -> ::core::fmt::Result {
+                    match self {
+                        Fit::Fill => f.debug_tuple("Fit::Fill").finish(),
+                        Fit::Cover => f.debug_tuple("Fit::Cover").finish(),
+                        Fit::Contain => f.debug_tuple("Fit::Contain").finish(),
+                        Fit::Inside => f.debug_tuple("Fit::Inside").finish(),
+                        Fit::Outside => f.debug_tuple("Fit::Outside").finish(),
+                    }
+                }
+            }
+            impl Fit {
+                #[doc(hidden)]
+                pub unsafe fn _lift(val: u8) -> Fit {
+                    if !cfg!(debug_assertions) {
+                        return unsafe { ::core::mem::transmute(val) };
+                    }
+                    match val {
+                        0 => Fit::Fill,
+                        1 => Fit::Cover,
+                        2 => Fit::Contain,
+                        3 => Fit::Inside,
+                        4 => Fit::Outside,
+                        _ => panic!("invalid enum discriminant"),
+                    }
+                }
+            }
+            /// How a resize computes pixels. All but `nearest` average when they shrink an image (antialiasing), and give the values of Pillow.
+            #[repr(u8)]
+            #[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
+            pub enum Filter {
+                /// The nearest pixel.
+                Nearest,
+                /// Linear interpolation.
+                Bilinear,
+                /// Cubic interpolation.
+                Bicubic,
+                /// Lanczos with three lobes.
+                Lanczos,
+            }
+            impl ::core::fmt::Debug for Filter {
+                fn fmt(
+                    &self,
+                    f: &mut ::core::fmt::Formatter<'_>,
+                ) -> ::core::fmt::Result {
+                    match self {
+                        Filter::Nearest => f.debug_tuple("Filter::Nearest").finish(),
+                        Filter::Bilinear => f.debug_tuple("Filter::Bilinear").finish(),
+                        Filter::Bicubic => f.debug_tuple("Filter::Bicubic").finish(),
+                        Filter::Lanczos => f.debug_tuple("Filter::Lanczos").finish(),
+                    }
+                }
+            }
+            impl Filter {
+                #[doc(hidden)]
+                pub unsafe fn _lift(val: u8) -> Filter {
+                    if !cfg!(debug_assertions) {
+                        return unsafe { ::core::mem::transmute(val) };
+                    }
+                    match val {
+                        0 => Filter::Nearest,
+                        1 => Filter::Bilinear,
+                        2 => Filter::Bicubic,
+                        3 => Filter::Lanczos,
+                        _ => panic!("invalid enum discriminant"),
+                    }
+                }
+            }
+            /// A size in pixels.
+            #[repr(C)]
+            #[derive(Clone, Copy)]
+            pub struct Size {
+                /// Columns.
+                pub width: u32,
+                /// Rows.
+                pub height: u32,
+            }
+            impl ::core::fmt::Debug for Size {
+                fn fmt(
+                    &self,
+                    f: &mut ::core::fmt::Formatter<'_>,
+                ) -> ::core::fmt::Result {
+                    f.debug_struct("Size")
+                        .field("width", &self.width)
+                        .field("height", &self.height)
+                        .finish()
+                }
+            }
+            /// A size, and the way to it.
+            #[repr(C)]
+            #[derive(Clone, Copy)]
+            pub struct Resize {
+                /// The size.
+                pub to: Size,
+                /// The treatment of the aspect ratio.
+                pub fit: Fit,
+                /// The computation of pixels.
+                pub filter: Filter,
+            }
+            impl ::core::fmt::Debug for Resize {
+                fn fmt(
+                    &self,
+                    f: &mut ::core::fmt::Formatter<'_>,
+                ) -> ::core::fmt::Result {
+                    f.debug_struct("Resize")
+                        .field("to", &self.to)
+                        .field("fit", &self.fit)
+                        .field("filter", &self.filter)
+                        .finish()
+                }
+            }
+            /// The channels of the tensor.
+            #[repr(u8)]
+            #[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
+            pub enum Channels {
+                /// Red, green, blue.
+                Rgb,
+                /// Blue, green, red.
+                Bgr,
+                /// One channel: 0.299 R + 0.587 G + 0.114 B.
+                Grey,
+            }
+            impl ::core::fmt::Debug for Channels {
+                fn fmt(
+                    &self,
+                    f: &mut ::core::fmt::Formatter<'_>,
+                ) -> ::core::fmt::Result {
+                    match self {
+                        Channels::Rgb => f.debug_tuple("Channels::Rgb").finish(),
+                        Channels::Bgr => f.debug_tuple("Channels::Bgr").finish(),
+                        Channels::Grey => f.debug_tuple("Channels::Grey").finish(),
+                    }
+                }
+            }
+            impl Channels {
+                #[doc(hidden)]
+                pub unsafe fn _lift(val: u8) -> Channels {
+                    if !cfg!(debug_assertions) {
+                        return unsafe { ::core::mem::transmute(val) };
+                    }
+                    match val {
+                        0 => Channels::Rgb,
+                        1 => Channels::Bgr,
+                        2 => Channels::Grey,
+                        _ => panic!("invalid enum discriminant"),
+                    }
+                }
+            }
+            /// The order of the tensor's dimensions. The batch dimension is 1.
+            #[repr(u8)]
+            #[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
+            pub enum Layout {
+                /// Batch, channel, row, column.
+                Nchw,
+                /// Batch, row, column, channel.
+                Nhwc,
+            }
+            impl ::core::fmt::Debug for Layout {
+                fn fmt(
+                    &self,
+                    f: &mut ::core::fmt::Formatter<'_>,
+                ) -> ::core::fmt::Result {
+                    match self {
+                        Layout::Nchw => f.debug_tuple("Layout::Nchw").finish(),
+                        Layout::Nhwc => f.debug_tuple("Layout::Nhwc").finish(),
+                    }
+                }
+            }
+            impl Layout {
+                #[doc(hidden)]
+                pub unsafe fn _lift(val: u8) -> Layout {
+                    if !cfg!(debug_assertions) {
+                        return unsafe { ::core::mem::transmute(val) };
+                    }
+                    match val {
+                        0 => Layout::Nchw,
+                        1 => Layout::Nhwc,
+                        _ => panic!("invalid enum discriminant"),
+                    }
+                }
+            }
+            /// A colour.
+            #[repr(C)]
+            #[derive(Clone, Copy)]
+            pub struct Colour {
+                /// Red.
+                pub red: u8,
+                /// Green.
+                pub green: u8,
+                /// Blue.
+                pub blue: u8,
+            }
+            impl ::core::fmt::Debug for Colour {
+                fn fmt(
+                    &self,
+                    f: &mut ::core::fmt::Formatter<'_>,
+                ) -> ::core::fmt::Result {
+                    f.debug_struct("Colour")
+                        .field("red", &self.red)
+                        .field("green", &self.green)
+                        .field("blue", &self.blue)
+                        .finish()
+                }
+            }
+            /// How to make a tensor of an image. The steps, in this order: EXIF orientation, background, channels, resize, crop, normalisation.
+            #[derive(Clone)]
+            pub struct Options {
+                /// The size of the image; none keeps its own.
+                pub resize: Option<Resize>,
+                /// Keep the centre of the image, of this size.
+                pub crop: Option<Size>,
+                /// The channels of the tensor.
+                pub channels: Channels,
+                /// The order of its dimensions.
+                pub layout: Layout,
+                /// `uint8` for the pixels themselves; `fp32`, `fp16` or `bf16` for normalised ones: (pixel * scale - mean) / std.
+                pub element_type: ElementType,
+                /// The factor of each pixel, which is 0 to 255; none is 1/255.
+                pub scale: Option<f32>,
+                /// One number per channel of the tensor, one for all, or none for 0.
+                pub mean: _rt::Vec<f32>,
+                /// One number per channel of the tensor, one for all, or none for 1.
+                pub std: _rt::Vec<f32>,
+                /// The colour behind transparent pixels and of margins. With none, transparency is ignored, as Pillow's `convert("RGB")` does, and margins
+                /// are black.
+                pub background: Option<Colour>,
+                /// Keep the pixels as stored, whatever the EXIF orientation.
+                pub ignore_orientation: bool,
+            }
+            impl ::core::fmt::Debug for Options {
+                fn fmt(
+                    &self,
+                    f: &mut ::core::fmt::Formatter<'_>,
+                ) -> ::core::fmt::Result {
+                    f.debug_struct("Options")
+                        .field("resize", &self.resize)
+                        .field("crop", &self.crop)
+                        .field("channels", &self.channels)
+                        .field("layout", &self.layout)
+                        .field("element-type", &self.element_type)
+                        .field("scale", &self.scale)
+                        .field("mean", &self.mean)
+                        .field("std", &self.std)
+                        .field("background", &self.background)
+                        .field("ignore-orientation", &self.ignore_orientation)
+                        .finish()
+                }
+            }
+            #[allow(unused_unsafe, clippy::all)]
+            /// The format and size of an image. Reads only its header.
+            ///
+            /// `encoded` is a `uint8` tensor with the bytes of the image, or a `bytes` tensor with one element. Fails with `invalid-argument` for anything
+            /// but a JPEG, PNG or WebP image.
+            #[allow(async_fn_in_trait)]
+            pub fn inspect(encoded: &Tensor) -> Result<Info, Error> {
+                unsafe {
+                    #[cfg_attr(target_pointer_width = "64", repr(align(8)))]
+                    #[cfg_attr(target_pointer_width = "32", repr(align(4)))]
+                    struct RetArea(
+                        [::core::mem::MaybeUninit<
+                            u8,
+                        >; 4 * ::core::mem::size_of::<*const u8>()],
+                    );
+                    let mut ret_area = RetArea(
+                        [::core::mem::MaybeUninit::uninit(); 4
+                            * ::core::mem::size_of::<*const u8>()],
+                    );
+                    let ptr0 = ret_area.0.as_mut_ptr().cast::<u8>();
+                    #[cfg(target_arch = "wasm32")]
+                    #[link(wasm_import_module = "weir:inference/image@0.1.0")]
+                    unsafe extern "C" {
+                        #[link_name = "inspect"]
+                        fn wit_import1(_: i32, _: *mut u8);
+                    }
+                    #[cfg(not(target_arch = "wasm32"))]
+                    unsafe extern "C" fn wit_import1(_: i32, _: *mut u8) {
+                        unreachable!()
+                    }
+                    wit_import1((encoded).handle() as i32, ptr0);
+                    let l2 = i32::from(*ptr0.add(0).cast::<u8>());
+                    let result26 = match l2 {
+                        0 => {
+                            let e = {
+                                let l3 = i32::from(
+                                    *ptr0.add(::core::mem::size_of::<*const u8>()).cast::<u8>(),
+                                );
+                                let l4 = *ptr0
+                                    .add(4 + 1 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<i32>();
+                                let l5 = *ptr0
+                                    .add(8 + 1 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<i32>();
+                                Info {
+                                    format: Format::_lift(l3 as u8),
+                                    width: l4 as u32,
+                                    height: l5 as u32,
+                                }
+                            };
+                            Ok(e)
+                        }
+                        1 => {
+                            let e = {
+                                let l6 = i32::from(
+                                    *ptr0.add(::core::mem::size_of::<*const u8>()).cast::<u8>(),
+                                );
+                                use super::super::super::weir::inference::tensors::Error as V25;
+                                let v25 = match l6 {
+                                    0 => {
+                                        let e25 = {
+                                            let l7 = *ptr0
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l8 = *ptr0
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len9 = l8;
+                                            let bytes9 = _rt::Vec::from_raw_parts(
+                                                l7.cast(),
+                                                len9,
+                                                len9,
+                                            );
+                                            _rt::string_lift(bytes9)
+                                        };
+                                        V25::InvalidArgument(e25)
+                                    }
+                                    1 => {
+                                        let e25 = {
+                                            let l10 = *ptr0
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l11 = *ptr0
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len12 = l11;
+                                            let bytes12 = _rt::Vec::from_raw_parts(
+                                                l10.cast(),
+                                                len12,
+                                                len12,
+                                            );
+                                            _rt::string_lift(bytes12)
+                                        };
+                                        V25::NotFound(e25)
+                                    }
+                                    2 => {
+                                        let e25 = {
+                                            let l13 = *ptr0
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l14 = *ptr0
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len15 = l14;
+                                            let bytes15 = _rt::Vec::from_raw_parts(
+                                                l13.cast(),
+                                                len15,
+                                                len15,
+                                            );
+                                            _rt::string_lift(bytes15)
+                                        };
+                                        V25::NotGranted(e25)
+                                    }
+                                    3 => {
+                                        let e25 = {
+                                            let l16 = *ptr0
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l17 = *ptr0
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len18 = l17;
+                                            let bytes18 = _rt::Vec::from_raw_parts(
+                                                l16.cast(),
+                                                len18,
+                                                len18,
+                                            );
+                                            _rt::string_lift(bytes18)
+                                        };
+                                        V25::ResourceExhausted(e25)
+                                    }
+                                    4 => V25::DeadlineExceeded,
+                                    5 => V25::Cancelled,
+                                    6 => {
+                                        let e25 = {
+                                            let l19 = *ptr0
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l20 = *ptr0
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len21 = l20;
+                                            let bytes21 = _rt::Vec::from_raw_parts(
+                                                l19.cast(),
+                                                len21,
+                                                len21,
+                                            );
+                                            _rt::string_lift(bytes21)
+                                        };
+                                        V25::Unavailable(e25)
+                                    }
+                                    n => {
+                                        debug_assert_eq!(n, 7, "invalid enum discriminant");
+                                        let e25 = {
+                                            let l22 = *ptr0
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l23 = *ptr0
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len24 = l23;
+                                            let bytes24 = _rt::Vec::from_raw_parts(
+                                                l22.cast(),
+                                                len24,
+                                                len24,
+                                            );
+                                            _rt::string_lift(bytes24)
+                                        };
+                                        V25::Internal(e25)
+                                    }
+                                };
+                                v25
+                            };
+                            Err(e)
+                        }
+                        _ => _rt::invalid_enum_discriminant(),
+                    };
+                    result26
+                }
+            }
+            #[allow(unused_unsafe, clippy::all)]
+            /// Decode an image into a tensor of four dimensions, which a model can take as it is.
+            ///
+            /// `encoded` is as for `inspect`: from a request's body, an object, an input, or the guest's memory. Without options,
+            /// the tensor holds the red, green and blue pixels as `fp32` from 0 to 1, in the order `nchw`.
+            ///
+            /// Fails with `invalid-argument` for an image that is damaged or exceeds the node's limits, or for contradicting options; with
+            /// `resource-exhausted` where the decoded image needs more memory than the function's tensors may take; and with `unavailable` where too many
+            /// images of the tenant wait already.
+            #[allow(async_fn_in_trait)]
+            pub fn decode(
+                encoded: &Tensor,
+                options: Option<&Options>,
+            ) -> Result<Tensor, Error> {
+                unsafe {
+                    #[cfg_attr(target_pointer_width = "64", repr(align(8)))]
+                    #[cfg_attr(target_pointer_width = "32", repr(align(4)))]
+                    struct RetArea(
+                        [::core::mem::MaybeUninit<
+                            u8,
+                        >; 48 + 6 * ::core::mem::size_of::<*const u8>()],
+                    );
+                    let mut ret_area = RetArea(
+                        [::core::mem::MaybeUninit::uninit(); 48
+                            + 6 * ::core::mem::size_of::<*const u8>()],
+                    );
+                    let ptr0 = ret_area.0.as_mut_ptr().cast::<u8>();
+                    *ptr0.add(0).cast::<i32>() = (encoded).handle() as i32;
+                    match options {
+                        Some(e) => {
+                            *ptr0
+                                .add(::core::mem::size_of::<*const u8>())
+                                .cast::<u8>() = (1i32) as u8;
+                            let Options {
+                                resize: resize1,
+                                crop: crop1,
+                                channels: channels1,
+                                layout: layout1,
+                                element_type: element_type1,
+                                scale: scale1,
+                                mean: mean1,
+                                std: std1,
+                                background: background1,
+                                ignore_orientation: ignore_orientation1,
+                            } = e;
+                            match resize1 {
+                                Some(e) => {
+                                    *ptr0
+                                        .add(2 * ::core::mem::size_of::<*const u8>())
+                                        .cast::<u8>() = (1i32) as u8;
+                                    let Resize { to: to2, fit: fit2, filter: filter2 } = e;
+                                    let Size { width: width3, height: height3 } = to2;
+                                    *ptr0
+                                        .add(4 + 2 * ::core::mem::size_of::<*const u8>())
+                                        .cast::<i32>() = _rt::as_i32(width3);
+                                    *ptr0
+                                        .add(8 + 2 * ::core::mem::size_of::<*const u8>())
+                                        .cast::<i32>() = _rt::as_i32(height3);
+                                    *ptr0
+                                        .add(12 + 2 * ::core::mem::size_of::<*const u8>())
+                                        .cast::<u8>() = (fit2.clone() as i32) as u8;
+                                    *ptr0
+                                        .add(13 + 2 * ::core::mem::size_of::<*const u8>())
+                                        .cast::<u8>() = (filter2.clone() as i32) as u8;
+                                }
+                                None => {
+                                    *ptr0
+                                        .add(2 * ::core::mem::size_of::<*const u8>())
+                                        .cast::<u8>() = (0i32) as u8;
+                                }
+                            };
+                            match crop1 {
+                                Some(e) => {
+                                    *ptr0
+                                        .add(16 + 2 * ::core::mem::size_of::<*const u8>())
+                                        .cast::<u8>() = (1i32) as u8;
+                                    let Size { width: width4, height: height4 } = e;
+                                    *ptr0
+                                        .add(20 + 2 * ::core::mem::size_of::<*const u8>())
+                                        .cast::<i32>() = _rt::as_i32(width4);
+                                    *ptr0
+                                        .add(24 + 2 * ::core::mem::size_of::<*const u8>())
+                                        .cast::<i32>() = _rt::as_i32(height4);
+                                }
+                                None => {
+                                    *ptr0
+                                        .add(16 + 2 * ::core::mem::size_of::<*const u8>())
+                                        .cast::<u8>() = (0i32) as u8;
+                                }
+                            };
+                            *ptr0
+                                .add(28 + 2 * ::core::mem::size_of::<*const u8>())
+                                .cast::<u8>() = (channels1.clone() as i32) as u8;
+                            *ptr0
+                                .add(29 + 2 * ::core::mem::size_of::<*const u8>())
+                                .cast::<u8>() = (layout1.clone() as i32) as u8;
+                            *ptr0
+                                .add(30 + 2 * ::core::mem::size_of::<*const u8>())
+                                .cast::<u8>() = (element_type1.clone() as i32) as u8;
+                            match scale1 {
+                                Some(e) => {
+                                    *ptr0
+                                        .add(32 + 2 * ::core::mem::size_of::<*const u8>())
+                                        .cast::<u8>() = (1i32) as u8;
+                                    *ptr0
+                                        .add(36 + 2 * ::core::mem::size_of::<*const u8>())
+                                        .cast::<f32>() = _rt::as_f32(e);
+                                }
+                                None => {
+                                    *ptr0
+                                        .add(32 + 2 * ::core::mem::size_of::<*const u8>())
+                                        .cast::<u8>() = (0i32) as u8;
+                                }
+                            };
+                            let vec5 = mean1;
+                            let ptr5 = vec5.as_ptr().cast::<u8>();
+                            let len5 = vec5.len();
+                            *ptr0
+                                .add(40 + 3 * ::core::mem::size_of::<*const u8>())
+                                .cast::<usize>() = len5;
+                            *ptr0
+                                .add(40 + 2 * ::core::mem::size_of::<*const u8>())
+                                .cast::<*mut u8>() = ptr5.cast_mut();
+                            let vec6 = std1;
+                            let ptr6 = vec6.as_ptr().cast::<u8>();
+                            let len6 = vec6.len();
+                            *ptr0
+                                .add(40 + 5 * ::core::mem::size_of::<*const u8>())
+                                .cast::<usize>() = len6;
+                            *ptr0
+                                .add(40 + 4 * ::core::mem::size_of::<*const u8>())
+                                .cast::<*mut u8>() = ptr6.cast_mut();
+                            match background1 {
+                                Some(e) => {
+                                    *ptr0
+                                        .add(40 + 6 * ::core::mem::size_of::<*const u8>())
+                                        .cast::<u8>() = (1i32) as u8;
+                                    let Colour { red: red7, green: green7, blue: blue7 } = e;
+                                    *ptr0
+                                        .add(41 + 6 * ::core::mem::size_of::<*const u8>())
+                                        .cast::<u8>() = (_rt::as_i32(red7)) as u8;
+                                    *ptr0
+                                        .add(42 + 6 * ::core::mem::size_of::<*const u8>())
+                                        .cast::<u8>() = (_rt::as_i32(green7)) as u8;
+                                    *ptr0
+                                        .add(43 + 6 * ::core::mem::size_of::<*const u8>())
+                                        .cast::<u8>() = (_rt::as_i32(blue7)) as u8;
+                                }
+                                None => {
+                                    *ptr0
+                                        .add(40 + 6 * ::core::mem::size_of::<*const u8>())
+                                        .cast::<u8>() = (0i32) as u8;
+                                }
+                            };
+                            *ptr0
+                                .add(44 + 6 * ::core::mem::size_of::<*const u8>())
+                                .cast::<u8>() = (match ignore_orientation1 {
+                                true => 1,
+                                false => 0,
+                            }) as u8;
+                        }
+                        None => {
+                            *ptr0
+                                .add(::core::mem::size_of::<*const u8>())
+                                .cast::<u8>() = (0i32) as u8;
+                        }
+                    };
+                    let ptr8 = ret_area.0.as_mut_ptr().cast::<u8>();
+                    #[cfg(target_arch = "wasm32")]
+                    #[link(wasm_import_module = "weir:inference/image@0.1.0")]
+                    unsafe extern "C" {
+                        #[link_name = "decode"]
+                        fn wit_import9(_: *mut u8, _: *mut u8);
+                    }
+                    #[cfg(not(target_arch = "wasm32"))]
+                    unsafe extern "C" fn wit_import9(_: *mut u8, _: *mut u8) {
+                        unreachable!()
+                    }
+                    wit_import9(ptr0, ptr8);
+                    let l10 = i32::from(*ptr8.add(0).cast::<u8>());
+                    let result32 = match l10 {
+                        0 => {
+                            let e = {
+                                let l11 = *ptr8
+                                    .add(::core::mem::size_of::<*const u8>())
+                                    .cast::<i32>();
+                                super::super::super::weir::inference::tensors::Tensor::from_handle(
+                                    l11 as u32,
+                                )
+                            };
+                            Ok(e)
+                        }
+                        1 => {
+                            let e = {
+                                let l12 = i32::from(
+                                    *ptr8.add(::core::mem::size_of::<*const u8>()).cast::<u8>(),
+                                );
+                                use super::super::super::weir::inference::tensors::Error as V31;
+                                let v31 = match l12 {
+                                    0 => {
+                                        let e31 = {
+                                            let l13 = *ptr8
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l14 = *ptr8
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len15 = l14;
+                                            let bytes15 = _rt::Vec::from_raw_parts(
+                                                l13.cast(),
+                                                len15,
+                                                len15,
+                                            );
+                                            _rt::string_lift(bytes15)
+                                        };
+                                        V31::InvalidArgument(e31)
+                                    }
+                                    1 => {
+                                        let e31 = {
+                                            let l16 = *ptr8
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l17 = *ptr8
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len18 = l17;
+                                            let bytes18 = _rt::Vec::from_raw_parts(
+                                                l16.cast(),
+                                                len18,
+                                                len18,
+                                            );
+                                            _rt::string_lift(bytes18)
+                                        };
+                                        V31::NotFound(e31)
+                                    }
+                                    2 => {
+                                        let e31 = {
+                                            let l19 = *ptr8
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l20 = *ptr8
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len21 = l20;
+                                            let bytes21 = _rt::Vec::from_raw_parts(
+                                                l19.cast(),
+                                                len21,
+                                                len21,
+                                            );
+                                            _rt::string_lift(bytes21)
+                                        };
+                                        V31::NotGranted(e31)
+                                    }
+                                    3 => {
+                                        let e31 = {
+                                            let l22 = *ptr8
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l23 = *ptr8
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len24 = l23;
+                                            let bytes24 = _rt::Vec::from_raw_parts(
+                                                l22.cast(),
+                                                len24,
+                                                len24,
+                                            );
+                                            _rt::string_lift(bytes24)
+                                        };
+                                        V31::ResourceExhausted(e31)
+                                    }
+                                    4 => V31::DeadlineExceeded,
+                                    5 => V31::Cancelled,
+                                    6 => {
+                                        let e31 = {
+                                            let l25 = *ptr8
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l26 = *ptr8
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len27 = l26;
+                                            let bytes27 = _rt::Vec::from_raw_parts(
+                                                l25.cast(),
+                                                len27,
+                                                len27,
+                                            );
+                                            _rt::string_lift(bytes27)
+                                        };
+                                        V31::Unavailable(e31)
+                                    }
+                                    n => {
+                                        debug_assert_eq!(n, 7, "invalid enum discriminant");
+                                        let e31 = {
+                                            let l28 = *ptr8
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l29 = *ptr8
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len30 = l29;
+                                            let bytes30 = _rt::Vec::from_raw_parts(
+                                                l28.cast(),
+                                                len30,
+                                                len30,
+                                            );
+                                            _rt::string_lift(bytes30)
+                                        };
+                                        V31::Internal(e31)
+                                    }
+                                };
+                                v31
+                            };
+                            Err(e)
+                        }
+                        _ => _rt::invalid_enum_discriminant(),
+                    };
+                    result32
+                }
+            }
+        }
         /// Waiting for several runs, or for a run and something else, at once. Apart from `models` because it needs `wasi:io`.
         #[allow(dead_code, async_fn_in_trait, unused_imports, clippy::all)]
         pub mod readiness {
@@ -3258,6 +4099,23 @@ mod _rt {
             self as i32
         }
     }
+    pub fn as_f32<T: AsF32>(t: T) -> f32 {
+        t.as_f32()
+    }
+    pub trait AsF32 {
+        fn as_f32(self) -> f32;
+    }
+    impl<'a, T: Copy + AsF32> AsF32 for &'a T {
+        fn as_f32(self) -> f32 {
+            (*self).as_f32()
+        }
+    }
+    impl AsF32 for f32 {
+        #[inline]
+        fn as_f32(self) -> f32 {
+            self as f32
+        }
+    }
     extern crate alloc as alloc_crate;
 }
 #[rustfmt::skip]
@@ -3267,9 +4125,9 @@ mod _rt {
 )]
 #[doc(hidden)]
 #[allow(clippy::octal_escapes)]
-pub static __WIT_BINDGEN_COMPONENT_TYPE: [u8; 1965] = *b"\
-\0asm\x0d\0\x01\0\0\x19\x16wit-component-encoding\x04\0\x07\xaf\x0e\x01A\x02\x01\
-A\x11\x01B\x15\x01m\x0e\x04bool\x05uint8\x06uint16\x06uint32\x06uint64\x04int8\x05\
+pub static __WIT_BINDGEN_COMPONENT_TYPE: [u8; 2570] = *b"\
+\0asm\x0d\0\x01\0\0\x19\x16wit-component-encoding\x04\0\x07\x8c\x13\x01A\x02\x01\
+A\x13\x01B\x15\x01m\x0e\x04bool\x05uint8\x06uint16\x06uint32\x06uint64\x04int8\x05\
 int16\x05int32\x05int64\x04fp16\x04bf16\x04fp32\x04fp64\x05bytes\x04\0\x0celemen\
 t-type\x03\0\0\x01q\x08\x10invalid-argument\x01s\0\x09not-found\x01s\0\x0bnot-gr\
 anted\x01s\0\x12resource-exhausted\x01s\0\x11deadline-exceeded\0\0\x09cancelled\0\
@@ -3299,21 +4157,36 @@ self$\x01\0\x04\0\x16[method]pending.cancel\x01&\x03\0\x1bweir:inference/models@
 \x03\x04\0\x05error\x03\0\x02\x01h\x01\x01kw\x01j\0\x01\x03\x01@\x03\x04names\x05\
 value\x04\x06ttl-ms\x05\0\x06\x04\0\x03put\x01\x07\x01i\x01\x01j\x01\x08\x01\x03\
 \x01@\x01\x04names\0\x09\x04\0\x03get\x01\x0a\x01@\x01\x04names\0\x06\x04\0\x06d\
-elete\x01\x0b\x03\0\x1cweir:inference/objects@0.1.0\x05\x05\x01B\x0a\x04\0\x08po\
-llable\x03\x01\x01h\0\x01@\x01\x04self\x01\0\x7f\x04\0\x16[method]pollable.ready\
-\x01\x02\x01@\x01\x04self\x01\x01\0\x04\0\x16[method]pollable.block\x01\x03\x01p\
-\x01\x01py\x01@\x01\x02in\x04\0\x05\x04\0\x04poll\x01\x06\x03\0\x13wasi:io/poll@\
-0.2.12\x05\x06\x02\x03\0\x01\x07pending\x02\x03\0\x03\x08pollable\x01B\x08\x02\x03\
-\x02\x01\x07\x04\0\x07pending\x03\0\0\x02\x03\x02\x01\x08\x04\0\x08pollable\x03\0\
-\x02\x01h\x01\x01i\x03\x01@\x01\x07pending\x04\0\x05\x04\0\x09subscribe\x01\x06\x03\
-\0\x1eweir:inference/readiness@0.1.0\x05\x09\x01B\x0f\x02\x03\x02\x01\x01\x04\0\x06\
-tensor\x03\0\0\x02\x03\x02\x01\x02\x04\0\x0celement-type\x03\0\x02\x02\x03\x02\x01\
-\x03\x04\0\x05error\x03\0\x04\x01py\x01i\x01\x01j\x01\x07\x01\x05\x01@\x02\x0cel\
-ement-type\x03\x05shape\x06\0\x08\x04\0\x13take-body-as-tensor\x01\x09\x01h\x01\x01\
-j\0\x01\x05\x01@\x01\x06tensor\x0a\0\x0b\x04\0\x11reply-with-tensor\x01\x0c\x03\0\
-\x1cweir:inference/request@0.1.0\x05\x0a\x04\0\x1cweir:inference/imports@0.1.0\x04\
-\0\x0b\x0d\x01\0\x07imports\x03\0\0\0G\x09producers\x01\x0cprocessed-by\x02\x0dw\
-it-component\x070.247.0\x10wit-bindgen-rust\x060.57.1";
+elete\x01\x0b\x03\0\x1cweir:inference/objects@0.1.0\x05\x05\x01B(\x02\x03\x02\x01\
+\x01\x04\0\x06tensor\x03\0\0\x02\x03\x02\x01\x02\x04\0\x0celement-type\x03\0\x02\
+\x02\x03\x02\x01\x03\x04\0\x05error\x03\0\x04\x01m\x03\x04jpeg\x03png\x04webp\x04\
+\0\x06format\x03\0\x06\x01r\x03\x06format\x07\x05widthy\x06heighty\x04\0\x04info\
+\x03\0\x08\x01m\x05\x04fill\x05cover\x07contain\x06inside\x07outside\x04\0\x03fi\
+t\x03\0\x0a\x01m\x04\x07nearest\x08bilinear\x07bicubic\x07lanczos\x04\0\x06filte\
+r\x03\0\x0c\x01r\x02\x05widthy\x06heighty\x04\0\x04size\x03\0\x0e\x01r\x03\x02to\
+\x0f\x03fit\x0b\x06filter\x0d\x04\0\x06resize\x03\0\x10\x01m\x03\x03rgb\x03bgr\x04\
+grey\x04\0\x08channels\x03\0\x12\x01m\x02\x04nchw\x04nhwc\x04\0\x06layout\x03\0\x14\
+\x01r\x03\x03red}\x05green}\x04blue}\x04\0\x06colour\x03\0\x16\x01k\x11\x01k\x0f\
+\x01kv\x01pv\x01k\x17\x01r\x0a\x06resize\x18\x04crop\x19\x08channels\x13\x06layo\
+ut\x15\x0celement-type\x03\x05scale\x1a\x04mean\x1b\x03std\x1b\x0abackground\x1c\
+\x12ignore-orientation\x7f\x04\0\x07options\x03\0\x1d\x01h\x01\x01j\x01\x09\x01\x05\
+\x01@\x01\x07encoded\x1f\0\x20\x04\0\x07inspect\x01!\x01k\x1e\x01i\x01\x01j\x01#\
+\x01\x05\x01@\x02\x07encoded\x1f\x07options\"\0$\x04\0\x06decode\x01%\x03\0\x1aw\
+eir:inference/image@0.1.0\x05\x06\x01B\x0a\x04\0\x08pollable\x03\x01\x01h\0\x01@\
+\x01\x04self\x01\0\x7f\x04\0\x16[method]pollable.ready\x01\x02\x01@\x01\x04self\x01\
+\x01\0\x04\0\x16[method]pollable.block\x01\x03\x01p\x01\x01py\x01@\x01\x02in\x04\
+\0\x05\x04\0\x04poll\x01\x06\x03\0\x13wasi:io/poll@0.2.12\x05\x07\x02\x03\0\x01\x07\
+pending\x02\x03\0\x04\x08pollable\x01B\x08\x02\x03\x02\x01\x08\x04\0\x07pending\x03\
+\0\0\x02\x03\x02\x01\x09\x04\0\x08pollable\x03\0\x02\x01h\x01\x01i\x03\x01@\x01\x07\
+pending\x04\0\x05\x04\0\x09subscribe\x01\x06\x03\0\x1eweir:inference/readiness@0\
+.1.0\x05\x0a\x01B\x0f\x02\x03\x02\x01\x01\x04\0\x06tensor\x03\0\0\x02\x03\x02\x01\
+\x02\x04\0\x0celement-type\x03\0\x02\x02\x03\x02\x01\x03\x04\0\x05error\x03\0\x04\
+\x01py\x01i\x01\x01j\x01\x07\x01\x05\x01@\x02\x0celement-type\x03\x05shape\x06\0\
+\x08\x04\0\x13take-body-as-tensor\x01\x09\x01h\x01\x01j\0\x01\x05\x01@\x01\x06te\
+nsor\x0a\0\x0b\x04\0\x11reply-with-tensor\x01\x0c\x03\0\x1cweir:inference/reques\
+t@0.1.0\x05\x0b\x04\0\x1cweir:inference/imports@0.1.0\x04\0\x0b\x0d\x01\0\x07imp\
+orts\x03\0\0\0G\x09producers\x01\x0cprocessed-by\x02\x0dwit-component\x070.247.0\
+\x10wit-bindgen-rust\x060.57.1";
 #[inline(never)]
 #[doc(hidden)]
 pub fn __link_custom_section_describing_imports() {

@@ -27,6 +27,7 @@ use weir_cluster::{ForwardedCall, LocalPlacement, Placement};
 use weir_control::registry::{DeployedFunction, FunctionRecord};
 use weir_inference::{Completion, Execution, Tensor};
 use weir_outbound::TenantConnector;
+use weir_sandbox::TenantImages;
 use weir_sandbox::component::ComponentLoadError;
 use weir_sandbox::hostcalls::InferenceCtx;
 use weir_sandbox::instance::{
@@ -255,6 +256,8 @@ impl Dispatch {
                     )),
                     arena: self.arena.clone(),
                     request,
+                    images: TenantImages::new(self.images.clone(), id.tenant.clone()),
+                    usage: account.usage(),
                     metrics: self.metrics.clone(),
                     trace: call.trace.clone(),
                     deadline: call.deadline,

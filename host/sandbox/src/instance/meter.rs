@@ -1,9 +1,9 @@
 //! CPU time and wall-clock time of one invocation.
 
 use super::usage::SandboxUsage;
+use crate::clock::thread_cpu_time;
 use crate::engine::Engines;
 use futures::FutureExt;
-use rustix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl<Guest: Future> Future for MeteredGuest<'_, Guest> {
         if let Poll::Ready(answer) = polled {
             return Poll::Ready(Ok(answer));
         }
-        if this.cpu_time >= this.cpu_time_max {
+        if this.usage.cpu_time() >= this.cpu_time_max {
             return Poll::Ready(Err(TimeOverrun::CpuTime));
         }
         let deadline = this.deadline;
@@ -105,12 +105,6 @@ impl Reading {
         }
         elapsed.min(thread_cpu_time().saturating_sub(self.cpu_time))
     }
-}
-
-fn thread_cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    // The kernel counts up from zero: neither part is ever negative.
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 #[cfg(test)]

@@ -7,16 +7,20 @@ use std::time::Duration;
 /// any point, and its usage still counts.
 #[derive(Debug, Default)]
 pub struct SandboxUsage {
-    cpu_time_ns: AtomicU64,
+    guest_cpu_time_ns: AtomicU64,
+    /// The CPU time of work that the node did for the guest.
+    host_cpu_time_ns: AtomicU64,
     /// Zero until the sandbox is created.
     instantiate_time_ns: AtomicU64,
     memory_bytes: AtomicU64,
 }
 
 impl SandboxUsage {
-    /// The CPU time of the threads that polled the guest.
+    /// The CPU time of the threads that polled the guest, and of the threads that decoded images for
+    /// it.
     pub fn cpu_time(&self) -> Duration {
-        Duration::from_nanos(self.cpu_time_ns.load(Ordering::Relaxed))
+        let guest = self.guest_cpu_time_ns.load(Ordering::Relaxed);
+        Duration::from_nanos(guest.saturating_add(self.host_cpu_time_ns.load(Ordering::Relaxed)))
     }
 
     /// The time to create the sandbox, if it was created.
@@ -31,7 +35,12 @@ impl SandboxUsage {
     }
 
     pub(super) fn set_cpu_time(&self, time: Duration) {
-        self.cpu_time_ns.store(nanoseconds(time), Ordering::Relaxed);
+        self.guest_cpu_time_ns.store(nanoseconds(time), Ordering::Relaxed);
+    }
+
+    /// Adds the CPU time of work that the node did for the guest.
+    pub(crate) fn charge(&self, time: Duration) {
+        self.host_cpu_time_ns.fetch_add(nanoseconds(time), Ordering::Relaxed);
     }
 
     pub(super) fn set_instantiate_time(&self, time: Duration) {

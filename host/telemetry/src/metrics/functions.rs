@@ -230,7 +230,12 @@ impl FunctionFamilies {
         registry.register("invocations", "Invocations that ended, by outcome", invocations);
         let help = "Time from an invocation's arrival to the end of its response";
         registry.register_with_unit("invocation", help, Unit::Seconds, seconds);
-        registry.register_with_unit("guest_cpu", "Processor time of guests", Unit::Seconds, cpu_seconds);
+        registry.register_with_unit(
+            "guest_cpu",
+            "Processor time of guests, and of decoding images for them",
+            Unit::Seconds,
+            cpu_seconds,
+        );
         let help = "What functions wrote beyond limits.log_bytes, which is not in their logs";
         registry.register_with_unit("function_log_dropped", help, Unit::Bytes, log_dropped_bytes);
         let help =
