@@ -201,8 +201,7 @@ impl HttpCall {
     /// Runs the call, on this node or another.
     pub(super) async fn run(self, node: &NodeState) -> Result<Response, ApiError> {
         let Self { ctx, function, request } = self;
-        // Boxed, as the call itself is, so that what encloses it copies less.
-        Ok(Box::pin(node.dispatch.http(ctx, function, request)).await?)
+        Ok(node.dispatch.http(ctx, function, request).await?)
     }
 }
 

@@ -55,7 +55,8 @@ async fn is_public(node: &NodeState, tenant: &TenantId, name: &str) -> bool {
     let mut function = node.registry.get(tenant, name);
     if function.is_none()
         && let Ok(new) = Name::new(name)
-        && node.look_up(tenant, &new, LookupFor::Stranger).await.unwrap_or(false)
+        // Boxed: lookups are rare, and the futures of all requests would contain it.
+        && Box::pin(node.look_up(tenant, &new, LookupFor::Stranger)).await.unwrap_or(false)
     {
         function = node.registry.get(tenant, name);
     }
