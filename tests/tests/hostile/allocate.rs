@@ -45,7 +45,7 @@ fn keep_50_mib(client: &TestClient) -> AbortOnDropHandle<()> {
 /// Waits until the instances of the client's tenant have as many bytes of memory as `is_it` accepts.
 async fn until_bytes(client: &TestClient, is_it: impl Fn(u32) -> bool) {
     eventually("the memory", async || {
-        let bytes = client.metric("weir_tenant_guest_memory_bytes", "attacker").await;
+        let bytes = client.metric("weir_tenant_instances_memory_bytes", "attacker").await;
         is_it(bytes as u32).then_some(())
     })
     .await;

@@ -54,13 +54,13 @@ pub struct GuestMemoryMetrics {
 
 impl GuestMemoryMetrics {
     fn register(registry: &mut Registry) -> Self {
-        let bytes = gauge(registry, "guest_memory_bytes", "Linear memory of all instances");
+        let bytes = gauge(registry, "instances_memory_bytes", "Linear memory of all instances");
         let tenant_bytes = Family::default();
         let help = "Linear memory of the instances of a tenant's functions";
-        registry.register("tenant_guest_memory_bytes", help, tenant_bytes.clone());
+        registry.register("tenant_instances_memory_bytes", help, tenant_bytes.clone());
         let refused = Family::default();
         let help = "Calls that failed because guests together had too much memory, by the scope of the limit";
-        registry.register("guest_memory_refused", help, refused.clone());
+        registry.register("instances_memory_refused", help, refused.clone());
         Self { bytes, tenant_bytes, refused }
     }
 
