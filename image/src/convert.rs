@@ -150,6 +150,6 @@ mod tests {
         assert_eq!(convert(Channels::Rgb, None), [200, 100, 0, 200, 100, 0]);
         assert_eq!(convert(Channels::Rgb, Some([255; 3])), [200, 100, 0, 244, 224, 204]);
         assert_eq!(convert(Channels::Bgr, None), [0, 100, 200, 0, 100, 200]);
-        assert_eq!(convert(Channels::Grey, None), [119, 119]);
+        assert_eq!(convert(Channels::Grey, None), [118, 118]);
     }
 }
