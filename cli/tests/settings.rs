@@ -97,7 +97,8 @@ fn config_output_is_a_valid_weir_toml() {
 }
 
 /// Settings whose defaults depend on the machine.
-const BY_MACHINE: [&str; 2] = ["node.gateway.threads", "node.sandbox.threads"];
+const BY_MACHINE: [&str; 3] =
+    ["node.gateway.threads", "node.sandbox.threads", "node.sandbox.images.decodes_max"];
 
 /// The rows of a page's tables, with the tables of `weir.toml` that the text above each row names.
 fn documented_rows(page: &str) -> Vec<(Vec<&str>, &str)> {

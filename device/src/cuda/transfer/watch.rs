@@ -13,13 +13,15 @@ pub(super) fn watch(mut is_over: impl FnMut() -> bool) -> bool {
         return true;
     }
     let began = Instant::now();
-    while began.elapsed() < WATCH {
+    loop {
         yield_now();
         if is_over() {
             return true;
         }
+        if began.elapsed() >= WATCH {
+            return false;
+        }
     }
-    false
 }
 
 #[cfg(test)]
@@ -32,7 +34,7 @@ mod tests {
         let mut looks = 0;
         assert!(watch(|| {
             looks += 1;
-            looks == 3
+            looks == 2
         }));
         let began = Instant::now();
         assert!(!watch(|| false));

@@ -180,6 +180,8 @@ async fn deadline_error_names_the_step() {
 
     let steps = step("first", "quick", "x") + &step("second", "a", "first");
     deploy(&node, "sequence", &workflow(&steps, "second")).await.ok();
+    // Enough for the first step on a busy machine; the second never ends.
+    request["parameters"] = json!({"timeout": 2_000_000});
     let late = infer(&node, "sequence", &request).await.refusal();
     assert!(late.code == ErrorCode::DeadlineExceeded && late.text.starts_with("step second: "), "{late:?}");
     assert_eq!(asked(&node, "quick").await, 1.0);
