@@ -16,7 +16,7 @@ pub(crate) struct ChildTask<Task> {
 /// Runs a child that does one task, which is all that the process does. Passes the task and the
 /// limits, already in force, to `work`.
 ///
-/// The process is confined as far as the system provides for it. `access` returns the files that
+/// The process gets all layers of confinement that the system has. `access` returns the files that
 /// the task needs, after it has loaded the libraries that `work` uses; `None` if the task needs
 /// libraries that are only found during the work.
 ///

@@ -1,4 +1,4 @@
-//! The state of a node, as far as it matters for a declaration.
+//! The part of a node's state that declarations describe.
 
 use super::declared::{Declared, DeclaredFunction, DeclaredModel};
 use crate::client::Client;

@@ -15,9 +15,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// Number of programs that run at once. A program whose last tests wait leaves the processors to
-/// the others.
-const PROGRAMS_AT_ONCE: usize = 3;
+/// Number of programs that run at once.
+const PROGRAMS_AT_ONCE: usize = 2;
 
 /// Variable with the number of tests that run at once in a program.
 const TEST_THREADS: &str = "RUST_TEST_THREADS";
@@ -104,11 +103,10 @@ impl TestProgram {
 
 /// Number of tests that run at once in a program.
 ///
-/// End-to-end tests wait for more than half of their time, so three times as many run as there are
-/// processors.
+/// End-to-end tests wait for half of their time, so twice as many run as there are processors.
 fn threads() -> String {
     std::env::var(TEST_THREADS)
-        .unwrap_or_else(|_| (3 * parallel::processors()).div_ceil(PROGRAMS_AT_ONCE).to_string())
+        .unwrap_or_else(|_| (2 * parallel::processors()).div_ceil(PROGRAMS_AT_ONCE).to_string())
 }
 
 /// Runs all programs to their end, several at a time. Prints a line for each, and the output of
