@@ -111,7 +111,7 @@ mod tests {
         resources.set("gemm", 90, &[usage("b", 40), usage("a", 32)]);
         resources.set("gemm", 75, &[usage("a", 64)]);
         let text = resources.to_string();
-        assert!(text.contains("gemm\ta\t64/0/8/512\t-\t-\t-\t32/0/8/512\t-\t-\n"), "{text}");
+        assert!(text.contains("gemm\ta\t64/0/8/512\t-\t-\t32/0/8/512\t-\t-\n"), "{text}");
         let mut read = ResourceTable::parse(&text).unwrap();
         assert_eq!(read.get("gemm", 90), [usage("a", 32), usage("b", 40)]);
         assert_eq!(read.to_string(), text);
