@@ -71,7 +71,7 @@ impl Conversion {
     fn rgb<const STORED: usize>(&self, pixel: &[u8; STORED]) -> [u8; 3] {
         let colour = if STORED < 3 { [pixel[0]; 3] } else { [pixel[0], pixel[1], pixel[2]] };
         match self.background {
-            Some(background) if STORED % 2 == 0 => blend(colour, background, pixel[STORED - 1]),
+            Some(background) if STORED.is_multiple_of(2) => blend(colour, background, pixel[STORED - 1]),
             _ => colour,
         }
     }

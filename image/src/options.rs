@@ -173,7 +173,7 @@ impl Options {
                 return Err(ImageError::options(text));
             }
         }
-        self.check_values("mean", &self.mean, |value| value.is_finite())?;
+        self.check_values("mean", &self.mean, f32::is_finite)?;
         self.check_values("std", &self.std, |value| value.is_finite() && value != 0.0)?;
         if self.scale.is_some_and(|scale| !scale.is_finite()) {
             return Err(ImageError::options("scale must be finite"));
