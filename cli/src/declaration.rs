@@ -19,7 +19,7 @@ mod plan;
 mod report;
 
 pub(crate) use current::Current;
-pub(crate) use declared::{Content, Declared, DeclaredModel, Kind};
+pub(crate) use declared::{Content, Declared, DeclaredCanary, DeclaredModel, Kind};
 pub(crate) use export::Export;
 pub(crate) use plan::{Action, Plan, Step};
 pub(crate) use report::PlanReport;

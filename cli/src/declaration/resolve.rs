@@ -54,7 +54,7 @@ impl Resolver {
             }
         }
         for (name, entry) in functions.0 {
-            if let Some(function) = self.resolved("functions", &name, place, || function(entry, place)) {
+            if let Some(function) = self.resolved("functions", &name, place, || function(&entry, place)) {
                 self.declared.functions.insert(name, function);
             }
         }
@@ -156,7 +156,7 @@ fn read_labels(labels: LabelsEntry, place: &Place) -> Result<ModelLabels, String
     })
 }
 
-fn function(entry: FunctionEntry, place: &Place) -> Result<DeclaredFunction, String> {
+fn function(entry: &FunctionEntry, place: &Place) -> Result<DeclaredFunction, String> {
     let env = expand_all(&entry.env)?;
     let canary = entry.canary.as_ref().map(canary).transpose()?;
     let (content, manifest) = match (&entry.component, &entry.project, entry.digest) {

@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use crate::commands::deploy::canary;
-use crate::declaration::{Action, Content, Declared, DeclaredModel, Kind, Plan, Step};
+use crate::declaration::{Action, Content, Declared, DeclaredCanary, DeclaredModel, Kind, Plan, Step};
 use crate::error::{Exit, Problem};
 use crate::output::OutputSettings;
 use crate::uploads::{Component, ComponentUpload, FormFields, ModelUpload, WorkflowUpload, labels_field};
@@ -176,7 +176,7 @@ impl Apply {
             component,
             manifest: &function.manifest,
             strict: false,
-            canary: function.canary.map(|canary| canary.query()).unwrap_or_default(),
+            canary: function.canary.map(DeclaredCanary::query).unwrap_or_default(),
         };
         let deployed: Deployed = upload.send(&self.client, self.output)?;
         check_digest(name, digest, deployed.function.digest)?;

@@ -5,10 +5,10 @@ use weir_types::{ModelRef, Name};
 
 /// The names, each after the names that it runs. The error is a list of names in cycles, and names
 /// that run them.
-pub(super) fn targets_first<'a, T>(
-    workflows: &'a BTreeMap<Name, T>,
+pub(super) fn targets_first<T>(
+    workflows: &BTreeMap<Name, T>,
     runs: impl Fn(&T) -> &BTreeSet<ModelRef>,
-) -> Result<Vec<&'a Name>, Vec<&'a Name>> {
+) -> Result<Vec<&Name>, Vec<&Name>> {
     let mut left: BTreeMap<&Name, &T> = workflows.iter().collect();
     let mut ordered = Vec::with_capacity(left.len());
     while !left.is_empty() {
