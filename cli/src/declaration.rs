@@ -1,5 +1,5 @@
 //! Declarations: files that list the functions, models and workflows that a node should have, and
-//! their differences from what a node has. `docs/guides/apply.md` describes the format.
+//! their differences from the state of the node. `docs/guides/apply.md` describes the format.
 //!
 //! Files are read ([`document`], [`environment`]), completed by the files that they name
 //! ([`resolve`]), and compared with the node's state ([`current`]) by [`plan`], which is pure.

@@ -1,4 +1,4 @@
-//! One decoding: what it produces, the memory that it takes, and its run.
+//! A decoding of one image: the format and size of its result, its memory, and its run.
 
 use crate::convert::Conversion;
 use crate::exif::Orientation;

@@ -1,4 +1,4 @@
-//! What a decoding produces.
+//! Options of a decoding: size, channels, layout and element type of the tensor.
 
 use crate::ImageError;
 use weir_types::ElementType;

@@ -130,8 +130,8 @@ impl Access {
 }
 
 impl Audited {
-    /// Notes what the audit log may say about a request. `address` is the other end of its
-    /// connection, and `may_fail` says whether the request may fail to authenticate.
+    /// Creates the audit record of a request. `address` is the other end of its connection, and
+    /// `may_fail` says whether the request may fail to authenticate.
     pub(crate) fn new(request: &Request, address: IpAddr, may_fail: bool) -> Self {
         let is_recorded = is_change(request.method(), request.uri().path());
         Self {

@@ -108,7 +108,7 @@ impl TenantImages {
     }
 }
 
-/// Stops a decoding when nobody waits for it any more.
+/// Stops a decoding when its caller has dropped the future that waits for it.
 struct StopGuard(Stop);
 
 impl Drop for StopGuard {

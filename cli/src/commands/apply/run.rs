@@ -51,7 +51,7 @@ enum Outcome {
     NotDone,
 }
 
-/// What a change left behind.
+/// The result of an applied change.
 struct Made {
     version: Option<Version>,
     /// A canary that the node will promote or roll back.

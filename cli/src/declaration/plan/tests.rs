@@ -204,8 +204,8 @@ proptest! {
         let changed = node.apply(&second, &[]);
         prop_assert_eq!(changed.deletions().count(), 0);
         prop_assert_eq!(changed.steps.len() + changed.unchanged, all(&second));
-        // Workflows of the first declaration may run what the second does not list, so a deletion in
-        // the wrong order fails.
+        // A workflow of the first declaration may run a function or model that the second omits, so
+        // a deletion in the wrong order fails.
         node.apply(&second, &ALL);
         let Current { models, functions, workflows } = &node.state;
         prop_assert!(models.keys().eq(second.models.keys()));

@@ -128,7 +128,7 @@ async fn introduction(
                 let NodeEvent::Hello(hello) = received.remove(0) else { return None };
                 return Some((hello, received));
             }
-            // The introduction is longer than what has arrived.
+            // The frame of the introduction has not arrived completely.
             Ok(_) => {}
             Err(error) => {
                 tracing::warn!(%error, "the introduction of a node cannot be read");
