@@ -28,6 +28,7 @@ use weir_control::registry::{DeployedFunction, FunctionRecord};
 use weir_inference::{Completion, Execution, Tensor};
 use weir_outbound::TenantConnector;
 use weir_sandbox::TenantImages;
+use weir_sandbox::TenantMemory;
 use weir_sandbox::component::ComponentLoadError;
 use weir_sandbox::hostcalls::InferenceCtx;
 use weir_sandbox::instance::{
@@ -102,7 +103,8 @@ impl Dispatch {
         let cell = RequestCell::new(body);
         let (answer, receiver) = ResponseSender::channel();
         let request = Box::new(head.map(|()| cell.stream()));
-        let sandbox = self.sandbox(call, function, placement, entry, cell.clone());
+        let sandbox =
+            self.sandbox(call, function, placement, entry, cell.clone(), permits.slot.memory.clone());
         let guest_call = GuestCall::Http { request, cell: cell.clone(), answer };
         let log = sandbox.ctx.sink.clone();
         // Boxed first, so that the enclosing futures stay small, cheap to move and cache-friendly.
@@ -127,7 +129,14 @@ impl Dispatch {
         ReadyFunction { entry, permits, placement, queue_time }: ReadyFunction,
         inputs: Vec<(String, Tensor)>,
     ) -> Result<Completion, Fault> {
-        let sandbox = self.sandbox(call, function, placement, entry, RequestCell::default());
+        let sandbox = self.sandbox(
+            call,
+            function,
+            placement,
+            entry,
+            RequestCell::default(),
+            permits.slot.memory.clone(),
+        );
         let (answer, receiver) = oneshot::channel();
         let execution = Some(Execution::alone(&inputs));
         let guest_call = GuestCall::Tensor { inputs, answer };
@@ -234,6 +243,7 @@ impl Dispatch {
         placement: LocalPlacement,
         entry: Arc<LinkedComponent>,
         request: RequestCell,
+        memory: TenantMemory,
     ) -> Sandbox {
         let FunctionTarget { account } = function;
         let deployment = function.deployment();
@@ -270,7 +280,7 @@ impl Dispatch {
                 },
                 usage: account.usage(),
                 connector: TenantConnector::new(self.connector.clone(), id.tenant.clone()),
-                memory: self.slots.memory().tenant(&id.tenant),
+                memory,
             },
             counted: deployment.metrics.clone(),
         }
@@ -323,7 +333,7 @@ impl Dispatch {
 async fn finish(
     sandbox: Sandbox,
     call: GuestCall,
-    ExecutionPermits { forward, slot: InstanceSlot { idle, permit } }: ExecutionPermits,
+    ExecutionPermits { forward, slot: InstanceSlot { idle, permit, .. } }: ExecutionPermits,
     slots: Arc<InstanceSlots>,
     account: Arc<Account>,
 ) -> InvocationReport {

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use weir_call::Fault;
 use weir_control::registry::DeployedFunction;
-use weir_sandbox::GuestMemory;
 use weir_sandbox::instance::Instance;
+use weir_sandbox::{GuestMemory, TenantMemory};
 use weir_telemetry::{GuestMemoryScope, Metrics, Retired};
 use weir_types::{ErrorCode, TenantId};
 
@@ -53,17 +53,14 @@ pub struct InstanceSlot {
     /// An instance to reuse; `None`: create a new one.
     pub idle: Option<Box<Instance>>,
     pub permit: OwnedSemaphorePermit,
+    /// The memory of all instances of the function's tenant.
+    pub memory: TenantMemory,
 }
 
 impl InstanceSlots {
     /// Creates `slots` free slots, of which idle instances may hold `idle_max`.
     pub fn new(slots: usize, idle_max: usize, memory: GuestMemory, metrics: Arc<Metrics>) -> Self {
         Self { free: Arc::new(Semaphore::new(slots)), idle: Mutex::default(), idle_max, memory, metrics }
-    }
-
-    /// The memory of all instances.
-    pub fn memory(&self) -> &GuestMemory {
-        &self.memory
     }
 
     /// Takes a slot for an invocation. The caller bounds the wait by its deadline. With `may_wait`
@@ -73,13 +70,14 @@ impl InstanceSlots {
         deployment: &Arc<DeployedFunction>,
         may_wait: bool,
     ) -> Result<InstanceSlot, Fault> {
+        let memory = self.memory.tenant(&deployment.id.tenant);
         if deployment.manifest.reuse.is_some()
             && let Some(WaitingForSlot { instance, permit, .. }) = self.take_idle(deployment)
         {
             deployment.metrics.instance(false);
-            return Ok(InstanceSlot { idle: Some(instance), permit });
+            return Ok(InstanceSlot { idle: Some(instance), permit, memory });
         }
-        self.make_room(deployment)?;
+        self.make_room(deployment, &memory)?;
         let permit = match self.free.clone().try_acquire_owned() {
             Ok(permit) => permit,
             Err(_) if !may_wait => {
@@ -89,7 +87,7 @@ impl InstanceSlots {
             Err(_) => self.wait().await?,
         };
         deployment.metrics.instance(true);
-        Ok(InstanceSlot { idle: None, permit })
+        Ok(InstanceSlot { idle: None, permit, memory })
     }
 
     /// Keeps `instance` in its slot for the next invocation.
@@ -147,9 +145,8 @@ impl InstanceSlots {
     ///
     /// # Errors
     /// If no memory is free after that.
-    fn make_room(&self, deployment: &DeployedFunction) -> Result<(), Fault> {
+    fn make_room(&self, deployment: &DeployedFunction, memory: &TenantMemory) -> Result<(), Fault> {
         let tenant = &deployment.id.tenant;
-        let memory = self.memory.tenant(tenant);
         let wanted_bytes = deployment.manifest.limits.memory_bytes;
         while let Some(scope) = memory.lacks(wanted_bytes)
             && self.retire_idle(scope, tenant)
