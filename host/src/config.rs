@@ -27,9 +27,9 @@ use weir_control::ObjectsConfig;
 use weir_control::models::ModelsConfig;
 use weir_dispatch::IntermediatesConfig;
 use weir_gateway::GatewayConfig;
+use weir_otlp::TracesConfig;
 use weir_outbound::OutboundConfig;
 use weir_sandbox::SandboxConfig;
-use weir_telemetry::TracesConfig;
 use weir_telemetry::logs::LogsConfig;
 use weir_types::TenantId;
 use weir_types::api::DEFAULT_PORT;
@@ -91,7 +91,7 @@ pub struct NodeConfig {
 
     /// Logs of functions, and the audit log.
     pub logs: LogsConfig,
-    /// Traces of requests.
+    /// Traces of requests, and the OpenTelemetry collector for traces and metrics.
     pub traces: TracesConfig,
 }
 

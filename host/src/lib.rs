@@ -25,7 +25,7 @@ pub use weir_control::ObjectsConfig;
 pub use weir_control::models::{BackendKind, ModelsConfig};
 pub use weir_dispatch::IntermediatesConfig;
 pub use weir_gateway::GatewayConfig;
+pub use weir_otlp::{OtlpConfig, OtlpProtocol, TracesConfig};
 pub use weir_outbound::OutboundConfig;
 pub use weir_sandbox::SandboxConfig;
 pub use weir_telemetry::logs::LogsConfig;
-pub use weir_telemetry::{SpanLog, TracesConfig};

@@ -10,6 +10,7 @@ mod outbound;
 mod restore;
 mod runtimes;
 mod storage;
+mod telemetry;
 mod tls;
 
 use crate::config::NodeConfig;
@@ -22,6 +23,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use storage::Storage;
+use telemetry::Telemetry;
 use tls::NodeTls;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinHandle;
@@ -35,6 +37,7 @@ use weir_gateway::{
     Access, Gateway, GivenIds, NodeState, PageGuard, PagesConfig, Permits, RequestConfig, Server, Shutdown,
     Tokens,
 };
+use weir_otlp::{ExportTask, Exporter};
 use weir_sandbox::{GuestMemory, ImageDecoder};
 use weir_telemetry::{AuditLog, Metrics};
 use weir_types::TenantId;
@@ -60,6 +63,8 @@ pub struct Node {
     /// cluster first.
     closing: CancellationToken,
     background: Background,
+    /// Sends spans and metrics to a collector.
+    export: Option<ExportTask>,
     participation: Option<Participation>,
     runtimes: Option<Runtimes>,
 }
@@ -73,7 +78,7 @@ impl Node {
         let guests = runtimes.guests.handle().clone();
         let started = gateway.spawn(start(config, guests)).await;
         match started.context("the node failed while it started").and_then(|started| started) {
-            Ok(Started { config, state, tls, storage, listener, begin, participation }) => {
+            Ok(Started { config, state, tls, storage, listener, begin, participation, exporter }) => {
                 let listener_tls = tls.listener()?;
                 let local_addr = listener.local_addr()?;
                 let connections = &runtimes.connections;
@@ -83,6 +88,8 @@ impl Node {
                 let closing = CancellationToken::new();
                 let serving = gateway.spawn(server.run(listener, closing.clone()));
                 let background = Background::start(&gateway, &state, &config, &tls, begin);
+                let export =
+                    exporter.map(|exporter| telemetry::start(exporter, &gateway, &state, local_addr));
                 let runtimes = Some(runtimes);
                 Ok(Self {
                     config,
@@ -93,6 +100,7 @@ impl Node {
                     serving,
                     closing,
                     background,
+                    export,
                     participation,
                     runtimes,
                 })
@@ -187,6 +195,9 @@ impl Node {
         self.state.models.save_profiles().await;
         self.state.dispatch.placements.write_record().await;
         self.storage.close().await;
+        if let Some(export) = self.export.take() {
+            export.shutdown().await;
+        }
         if let Some(runtimes) = self.runtimes.take() {
             runtimes.stop();
         }
@@ -220,6 +231,7 @@ struct Started {
     listener: TcpListener,
     begin: FollowStart,
     participation: Option<Participation>,
+    exporter: Option<Exporter>,
 }
 
 async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Result<Started> {
@@ -229,6 +241,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     // any file is touched.
     let storage = Storage::open(&config).await?;
     let metrics = Metrics::new();
+    let Telemetry { tracer, exporter } = Telemetry::open(&config, &metrics).await?;
     let tls = NodeTls::load(&config, &metrics).await?;
     let audit = open_audit_log(&config, &metrics).await?;
     let arena = Arena::new(config.gateway.arena_bytes_max);
@@ -284,14 +297,14 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         cluster,
         arena,
         metrics,
-        sampler: config.traces.sampler(),
+        tracer,
         permits,
         started: Instant::now(),
         shutdown: Shutdown { stopping, ..Shutdown::default() },
     };
     state.sweep_components().await;
     let begin = deployed.begin;
-    Ok(Started { config, state: Arc::new(state), tls, storage, listener, begin, participation })
+    Ok(Started { config, state: Arc::new(state), tls, storage, listener, begin, participation, exporter })
 }
 
 /// The instance slots, with the memory limits of guests.

@@ -59,6 +59,9 @@ pub use project::{Language, TestProject};
 mod receiver;
 pub use receiver::{ReceivedRequest, Receiver};
 
+mod collector;
+pub use collector::{CollectedSpan, Collector};
+
 mod raw;
 pub use raw::{raw, raw_cut_off};
 

@@ -280,11 +280,12 @@ impl NodeBuilder {
         command.arg("up").args(["--listen", &self.listen, "--data"]).arg(&self.data);
         command.arg("--set").arg(compile_cache()).args(&self.arguments);
         // Remove the settings of the developer's environment.
-        std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WEIR_")).for_each(
-            |(name, _)| {
-                command.env_remove(name);
-            },
-        );
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if text.starts_with("WEIR_") || text.starts_with("OTEL_") {
+                command.env_remove(&name);
+            }
+        }
         if let Some(library) =
             std::env::var_os("WEIR_ONNXRUNTIME").or_else(|| crate::onnxruntime().map(Into::into))
         {

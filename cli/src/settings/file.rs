@@ -141,6 +141,8 @@ impl ConfigFile {
             &mut node.gateway.tls.certificate,
             &mut node.gateway.tls.key,
             &mut node.logs.audit.file,
+            &mut node.traces.otlp.headers_file,
+            &mut node.traces.otlp.ca,
             &mut client.token_from,
             &mut client.ca_file,
         ];

@@ -14,6 +14,7 @@ use super::Caller;
 use super::canary::VersionChoice;
 use super::error::ApiError;
 use super::request_id::RequestId;
+use super::traces::CallRoute;
 use super::v2::{self, At, EXTENSIONS, InferenceCall, SERVER};
 use crate::NodeState;
 use axum::body::Body;
@@ -287,7 +288,8 @@ async fn infer(
     let answered = async {
         let choice = VersionChoice::from_headers(&asker.headers);
         let target = at.find_for_call(node, &asker.caller, choice).await?;
-        let mut call = InferenceCall::new(node, target, None, &asker.headers, &asker.id, arrived)?;
+        let mut call =
+            InferenceCall::new(node, target, CallRoute::Grpc, None, &asker.headers, &asker.id, arrived)?;
         if let Some(timeout) = timeout(&asker.headers) {
             call.end_by(arrived + timeout);
         }

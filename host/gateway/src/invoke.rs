@@ -8,6 +8,7 @@ use super::invocations::{self, Later};
 use super::lookups::LookupFor;
 use super::prefer::PreferHeader;
 use super::request_id::RequestId;
+use super::traces::{self, CallRoute};
 use super::v2::{self, NamedTarget};
 use crate::NodeState;
 use axum::body::Body;
@@ -26,7 +27,6 @@ use weir_cluster::ForwardGrant;
 use weir_cluster::refused;
 use weir_control::registry::DeployedFunction;
 use weir_dispatch::{CallCtx, FunctionTarget, HttpRequest, deadline};
-use weir_telemetry::{Trace, TraceParent};
 use weir_types::api::InvocationKind;
 use weir_types::{ErrorCode, FunctionKind, Name, TenantId};
 
@@ -113,7 +113,9 @@ async fn run(
 ) -> Result<Response, ApiError> {
     let (head, body) = request.into_parts();
     let target = NamedTarget::Function(deployment.clone());
-    let ctx = call_ctx(node, &target, grant, &head.headers, id, Instant::now())?;
+    let route = CallRoute::Function { method: &head.method, path: head.uri.path() };
+    let ctx = call_ctx(node, &target, route, grant, &head.headers, id, Instant::now())?;
+    let trace = ctx.trace.clone();
     let function = node.dispatch.function_target(&ctx, deployment);
     let account = function.account.clone();
     let answered = match function.deployment().record.kind {
@@ -126,7 +128,14 @@ async fn run(
             http(node, ctx, function, head, name_len, body, id).await
         }
     };
-    answered.inspect_err(|error| account.close(error.code))
+    match &answered {
+        Ok(response) => trace.answered(response.status()),
+        Err(error) => {
+            trace.failed(error.code);
+            account.close(error.code);
+        }
+    }
+    answered
 }
 
 /// Builds the context of a call of `target` from the headers of a client's call, or of a call that
@@ -134,6 +143,7 @@ async fn run(
 pub(super) fn call_ctx(
     node: &NodeState,
     target: &NamedTarget,
+    route: CallRoute<'_>,
     grant: Option<ForwardGrant>,
     headers: &HeaderMap,
     id: &RequestId,
@@ -145,7 +155,7 @@ pub(super) fn call_ctx(
         id: grant.as_ref().map_or(id.invocation, |grant| grant.invocation),
         request_id: id.shared(),
         objective: ForwardGrant::objective(grant.as_ref(), target.objective()),
-        trace: trace(node, target, headers, id),
+        trace: traces::start(node, target, route, headers, id, grant.is_some()),
         arrived,
         deadline: deadline(arrived, limit_ms),
         priority: priority(headers)?,
@@ -153,14 +163,6 @@ pub(super) fn call_ctx(
         inputs: Vec::new(),
         granted: grant.map(|grant| grant.granted),
     })
-}
-
-/// Starts the span of a call of `target`.
-fn trace(node: &NodeState, target: &NamedTarget, headers: &HeaderMap, id: &RequestId) -> Trace {
-    let parent = headers.get(headers::TRACEPARENT).and_then(|value| TraceParent::parse(value.to_str().ok()?));
-    let tenant = target.tenant().as_str();
-    let name = target.name().as_str();
-    Trace::start(&node.sampler, parent.as_ref(), tenant, name, id.as_str())
 }
 
 async fn http(

@@ -42,6 +42,7 @@ mod scrape;
 mod server;
 mod state;
 mod table;
+mod traces;
 mod unread;
 mod uploads;
 mod usage;

@@ -27,7 +27,7 @@ use weir_sandbox::SandboxConfig;
 use weir_sandbox::component::Components;
 use weir_storage::StorageHealth;
 use weir_storage::blobs::Blobs;
-use weir_telemetry::{Metrics, Sampler};
+use weir_telemetry::{Metrics, Tracer};
 
 /// Clients that follow the node's events at once.
 pub(crate) const FOLLOWERS_MAX: usize = 64;
@@ -137,8 +137,8 @@ pub struct NodeState {
     pub arena: Arena,
     /// The node's metrics.
     pub metrics: Arc<Metrics>,
-    /// Chooses the invocations to trace.
-    pub sampler: Sampler,
+    /// Starts the traces of calls.
+    pub tracer: Tracer,
     /// Permits that bound concurrent work.
     pub permits: Permits,
     /// The time at which the node started.

@@ -36,12 +36,11 @@ use meter::MeteredGuest;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tracing::Instrument;
 use weir_call::Fault;
 use weir_call::body::BodyOverrun;
 use weir_inference::Tensor;
 use weir_outbound::TenantConnector;
-use weir_telemetry::{FunctionMetrics, Phase, Trace};
+use weir_telemetry::{FunctionMetrics, Phase, ReservedSpan, Trace};
 use weir_types::FunctionManifest;
 
 /// The context of one invocation, without its input.
@@ -54,6 +53,8 @@ pub struct Sandbox {
     pub manifest: Arc<FunctionManifest>,
     /// The invocation's trace.
     pub trace: Trace,
+    /// The span of the guest.
+    pub guest_span: ReservedSpan,
     /// The time at which the guest is stopped.
     pub deadline: tokio::time::Instant,
     /// The state that the instance has for this invocation.
@@ -168,7 +169,7 @@ impl Sandbox {
         call: GuestCall,
         started: Instant,
     ) -> Result<Option<Box<Instance>>, Fault> {
-        let Self { entry, manifest, trace, ctx, counted, .. } = self;
+        let Self { entry, manifest, trace, guest_span, ctx, counted, .. } = self;
         let usage = ctx.usage.clone();
         let abort_flag = call.abort_flag();
         let mut instance = match idle {
@@ -179,7 +180,7 @@ impl Sandbox {
             None => Box::new(Instance::new(&entry, &manifest, ctx, counted)),
         };
         let ended = match instance.start(&entry, &trace, &usage, started).await {
-            Ok(()) => instance.call(call).instrument(trace.phase(Phase::Guest)).await,
+            Ok(()) => guest_span.start(Phase::Guest).around(instance.call(call)).await,
             Err(error) => Err(error),
         };
         match ended {

@@ -8,14 +8,16 @@ pub use device_report::DeviceReport;
 
 mod audit;
 mod metrics;
-mod spans;
 mod trace;
 pub mod usage;
 
 pub use audit::{AuditConfig, AuditEvent, AuditLog};
 pub use metrics::{
     AnswerScope, ColdStart, CutCause, DemandTotals, FunctionMetrics, GuestMemoryScope, HandshakeFailure,
-    HedgeMetrics, Metrics, QuotaKind, Retired, Served, SizeMetrics, Tally, TextFormat, Times,
+    HedgeMetrics, Metrics, QuotaKind, Retired, Served, Signal, SizeMetrics, SpanDrop, Tally, TextFormat,
+    Times,
 };
-pub use spans::SpanLog;
-pub use trace::{Phase, Sampler, Trace, TraceParent, TracesConfig};
+pub use trace::{
+    Attribute, AttributeValue, CallDescription, EndedSpan, Phase, ReservedSpan, Sampler, Span, SpanId,
+    SpanKind, SpanLog, SpanSink, Spanned, Trace, TraceId, TraceParent, Tracer,
+};

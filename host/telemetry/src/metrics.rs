@@ -15,6 +15,7 @@ mod gpus;
 mod hedges;
 mod intermediates;
 mod objects;
+mod otlp;
 mod outbound;
 mod placements;
 mod plain;
@@ -37,6 +38,8 @@ pub use calls::ColdStart;
 pub use functions::{FunctionMetrics, Retired};
 pub use hedges::HedgeMetrics;
 use objects::ObjectMetrics;
+use otlp::OtlpMetrics;
+pub use otlp::{Signal, SpanDrop};
 use outbound::OutboundMetrics;
 use placements::PlacementMetrics;
 pub use served::{DemandTotals, Served, Tally, Times};
@@ -94,6 +97,8 @@ pub struct Metrics {
     pub asynchronous: AsyncMetrics,
     /// Named objects: puts, reads and sizes.
     pub objects: ObjectMetrics,
+    /// Export to an OpenTelemetry collector.
+    pub otlp: OtlpMetrics,
     /// Outbound requests: refusals.
     pub outbound: OutboundMetrics,
     /// Estimates of placements.
@@ -163,6 +168,7 @@ impl Metrics {
             access: AccessMetrics::register(registry),
             asynchronous: AsyncMetrics::register(registry),
             objects: ObjectMetrics::register(registry),
+            otlp: OtlpMetrics::register(registry),
             outbound: OutboundMetrics::register(registry),
             intermediates: IntermediateMetrics::register(registry),
             devices: DeviceMetrics::register(registry),

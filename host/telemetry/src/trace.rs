@@ -1,237 +1,231 @@
-//! Spans of sampled invocations: one span for the whole invocation, and a child span for each of
-//! its phases.
+//! Spans of sampled calls: one span for the whole call, with spans of its phases and of the
+//! requests that it sends below.
 //!
-//! An invocation that is not sampled has the empty span, and its phases cost nothing. The client's
-//! W3C `traceparent` is respected: a sampled parent makes a sampled invocation.
-//! [`SpanLog`](super::SpanLog) writes ended spans to the log.
+//! A call that is not sampled has the empty trace, whose spans cost nothing. The choice is made when
+//! the call arrives, and holds on all nodes that take part in the call. The client's W3C
+//! `traceparent` is respected: a sampled parent makes a sampled call.
 
-use super::spans::SPAN_TARGET;
-use serde::{Deserialize, Serialize};
-use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
-use tracing::{Span, info_span};
+mod context;
+mod phase;
+mod sampler;
+mod sink;
+mod span;
 
-/// Phase of an invocation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Phase {
-    /// Waiting for a turn and a placement.
-    Queue,
-    /// Reading the compiled component from disk.
-    Fetch,
-    /// Compiling the component, if its artifact does not fit this build.
-    Compile,
-    /// Creating the sandbox.
-    Instantiate,
-    /// Running the guest, including its host calls.
-    Guest,
-    /// Loading a model into device memory.
-    ModelLoad,
-    /// Running a model, including the wait for a run slot.
-    ModelRun,
-    /// Decoding an image, including the wait for a turn.
-    ImageDecode,
-    /// Sending the rest of the response.
-    Reply,
+pub use context::{SpanId, TraceId, TraceParent};
+pub use phase::Phase;
+pub use sampler::Sampler;
+pub use sink::{Attribute, AttributeValue, CallDescription, EndedSpan, SpanKind, SpanLog, SpanSink};
+pub use span::{ReservedSpan, Span, Spanned};
+
+use http::{HeaderMap, HeaderValue, StatusCode};
+use parking_lot::Mutex;
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use weir_call::status as status_of;
+use weir_types::ErrorCode;
+
+/// Starts the traces of a node's calls. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Tracer(Arc<TracerState>);
+
+#[derive(Debug)]
+struct TracerState {
+    sampler: Sampler,
+    sink: Arc<dyn SpanSink>,
 }
 
-impl Phase {
-    pub(crate) const ALL: [Self; 9] = [
-        Self::Queue,
-        Self::Fetch,
-        Self::Compile,
-        Self::Instantiate,
-        Self::Guest,
-        Self::ModelLoad,
-        Self::ModelRun,
-        Self::ImageDecode,
-        Self::Reply,
-    ];
+impl Tracer {
+    /// Creates the tracer of a node, whose ended spans go to `sink`.
+    #[must_use]
+    pub fn new(sampler: Sampler, sink: Arc<dyn SpanSink>) -> Self {
+        Self(Arc::new(TracerState { sampler, sink }))
+    }
 
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Queue => "queue",
-            Self::Fetch => "fetch",
-            Self::Compile => "compile",
-            Self::Instantiate => "instantiate",
-            Self::Guest => "guest",
-            Self::ModelLoad => "model_load",
-            Self::ModelRun => "model_run",
-            Self::ImageDecode => "image_decode",
-            Self::Reply => "reply",
+    /// Starts the trace of a call that a client sent.
+    pub fn start(&self, parent: Option<TraceParent>, describe: impl FnOnce() -> CallDescription) -> Trace {
+        if !parent.as_ref().is_some_and(|parent| parent.sampled) && !self.0.sampler.sample() {
+            return Trace::none();
         }
+        CallSpan::start(self.clone(), parent, describe())
+    }
+
+    /// Starts the part of a trace of a call that another node forwarded. That node has chosen
+    /// whether the call is sampled.
+    pub fn join(&self, parent: Option<TraceParent>, describe: impl FnOnce() -> CallDescription) -> Trace {
+        match parent {
+            Some(parent) if parent.sampled => CallSpan::start(self.clone(), Some(parent), describe()),
+            _ => Trace::none(),
+        }
+    }
+
+    fn record(&self, span: &EndedSpan<'_>) {
+        self.0.sink.record(span);
     }
 }
 
-/// Span of an invocation, or none.
+/// Position in the trace of a call: new spans are children of this position's span. Empty if the
+/// call is not sampled.
+#[derive(Debug, Clone, Default)]
+pub struct Trace(Option<Context>);
+
 #[derive(Debug, Clone)]
-pub struct Trace(Span);
+struct Context {
+    call: Arc<CallSpan>,
+    span: SpanId,
+}
+
+/// The span of a call, which ends with the last reference to it.
+#[derive(Debug)]
+struct CallSpan {
+    tracer: Tracer,
+    trace_id: TraceId,
+    id: SpanId,
+    parent: Option<SpanId>,
+    state: Option<HeaderValue>,
+    started: Instant,
+    started_unix_ns: u64,
+    description: CallDescription,
+    is_cold: AtomicBool,
+    outcome: Mutex<CallOutcome>,
+}
+
+#[derive(Debug, Default)]
+struct CallOutcome {
+    status: Option<StatusCode>,
+    failed: Option<ErrorCode>,
+}
 
 impl Trace {
-    /// Starts the span of an invocation; empty unless the invocation is sampled.
-    pub fn start(
-        sampler: &Sampler,
-        parent: Option<&TraceParent>,
-        tenant: &str,
-        function: &str,
-        request_id: &str,
-    ) -> Self {
-        if !parent.is_some_and(|parent| parent.sampled) && !sampler.sample() {
-            return Self(Span::none());
-        }
-        let trace_id = parent
-            .map_or_else(|| format!("{}{}", random_id(), random_id()), |parent| parent.trace_id.clone());
-        let parent_id = parent.map(|parent| parent.parent_id.as_str());
-        Self(
-            info_span!(target: SPAN_TARGET, "invocation", tenant, function, request_id, trace_id, span_id = random_id(), parent_id),
-        )
-    }
-
-    /// Returns the empty span.
-    pub fn none() -> Self {
-        Self(Span::none())
-    }
-
-    /// Starts the span of a phase, which ends when the returned span is dropped.
-    pub fn phase(&self, phase: Phase) -> Span {
-        if self.0.is_disabled() {
-            return Span::none();
-        }
-        // The name of a span is static, so each phase has a call site.
-        macro_rules! span {
-            ($name:literal) => {
-                info_span!(target: SPAN_TARGET, parent: &self.0, $name, span_id = random_id())
-            };
-        }
-        match phase {
-            Phase::Queue => span!("queue"),
-            Phase::Fetch => span!("fetch"),
-            Phase::Compile => span!("compile"),
-            Phase::Instantiate => span!("instantiate"),
-            Phase::Guest => span!("guest"),
-            Phase::ModelLoad => span!("model_load"),
-            Phase::ModelRun => span!("model_run"),
-            Phase::ImageDecode => span!("image_decode"),
-            Phase::Reply => span!("reply"),
-        }
-    }
-}
-
-/// Returns the id of a span, or half of a trace id: 16 hexadecimal digits, not all of them zero.
-fn random_id() -> String {
-    // The keys of the standard library's hash tables are random enough for an id.
-    format!("{:016x}", RandomState::new().build_hasher().finish().max(1))
-}
-
-/// Traces of requests.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TracesConfig {
-    /// Fraction of requests that are traced, from 0 to 1. Requests with a sampled `traceparent` are
-    /// always traced. Each phase of a traced request becomes a log line with the ids of its trace
-    /// and span.
-    pub sample_ratio: f64,
-}
-
-impl Default for TracesConfig {
-    fn default() -> Self {
-        Self { sample_ratio: 0.01 }
-    }
-}
-
-impl TracesConfig {
-    /// Creates the sampler of requests without a sampled `traceparent`.
+    /// Returns the empty trace.
     #[must_use]
-    pub fn sampler(&self) -> Sampler {
-        Sampler::new(self.sample_ratio)
-    }
-}
-
-/// Samples the last of every n invocations. The ratio holds without random numbers, and a few calls
-/// made by hand leave no spans in the log.
-#[derive(Debug)]
-pub struct Sampler {
-    /// None: samples nothing.
-    every: Option<u64>,
-    seen: AtomicU64,
-}
-
-impl Sampler {
-    /// Creates a sampler; `ratio` is from 0 (never) to 1 (always).
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a ratio in (0, 1] has a reciprocal of at least 1"
-    )]
-    pub fn new(ratio: f64) -> Self {
-        let every = (ratio > 0.0).then(|| (1.0 / ratio.min(1.0)).round() as u64);
-        Self { every, seen: AtomicU64::new(0) }
+    pub fn none() -> Self {
+        Self(None)
     }
 
-    fn sample(&self) -> bool {
-        self.every.is_some_and(|every| (self.seen.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(every))
+    fn within(call: Arc<CallSpan>, span: SpanId) -> Self {
+        Self(Some(Context { call, span }))
     }
-}
 
-/// The `traceparent` header (W3C Trace Context, level 1).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TraceParent {
-    trace_id: String,
-    parent_id: String,
-    sampled: bool,
-}
+    /// Whether the call is sampled.
+    #[must_use]
+    pub fn is_sampled(&self) -> bool {
+        self.0.is_some()
+    }
 
-impl TraceParent {
-    /// Parses a header value; none if it is invalid, as the specification requires.
-    pub fn parse(value: &str) -> Option<Self> {
-        let mut parts = value.split('-');
-        let (version, trace_id, parent_id, flags) =
-            (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-        let hex = |text: &str, len: usize| {
-            text.len() == len && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
-        };
-        let zero = |text: &str| text.bytes().all(|b| b == b'0');
-        let known = hex(version, 2) && version != "ff" && (version != "00" || parts.next().is_none());
-        if !known
-            || !hex(trace_id, 32)
-            || !hex(parent_id, 16)
-            || !hex(flags, 2)
-            || zero(trace_id)
-            || zero(parent_id)
+    /// Starts the span of a phase.
+    pub fn phase(&self, phase: Phase) -> Span {
+        if let Some(Context { call, .. }) = &self.0
+            && matches!(phase, Phase::Fetch | Phase::Compile)
         {
-            return None;
+            call.is_cold.store(true, Ordering::Relaxed);
         }
-        let sampled = u8::from_str_radix(flags, 16).ok()? & 1 == 1;
-        Some(Self { trace_id: trace_id.to_owned(), parent_id: parent_id.to_owned(), sampled })
+        self.child(SpanKind::Internal, || phase.as_str().into())
+    }
+
+    /// Runs `future` within the span of a phase.
+    pub fn during<F: Future>(&self, phase: Phase, future: F) -> Spanned<F> {
+        self.phase(phase).around(future)
+    }
+
+    /// Starts a span.
+    pub fn child(&self, kind: SpanKind, name: impl FnOnce() -> Cow<'static, str>) -> Span {
+        match &self.0 {
+            Some(Context { call, span }) => Span::start(call.clone(), SpanId::random(), *span, kind, name()),
+            None => Span::default(),
+        }
+    }
+
+    /// Reserves a span that starts later.
+    #[must_use]
+    pub fn reserve(&self) -> ReservedSpan {
+        ReservedSpan::new(self.clone())
+    }
+
+    /// Makes the position's span the caller of a request with these headers. Leaves them as they are
+    /// if the call is not sampled.
+    pub fn inject(&self, headers: &mut HeaderMap) {
+        if let Some(Context { call, span }) = &self.0 {
+            context::inject(headers, call.trace_id, *span, call.state.as_ref());
+        }
+    }
+
+    /// Records the status of the call's response.
+    pub fn answered(&self, status: StatusCode) {
+        if let Some(context) = &self.0 {
+            context.call.outcome.lock().status = Some(status);
+        }
+    }
+
+    /// Records that the call failed with `code`.
+    pub fn failed(&self, code: ErrorCode) {
+        if let Some(context) = &self.0 {
+            context.call.outcome.lock().failed = Some(code);
+        }
+    }
+}
+
+impl CallSpan {
+    fn start(tracer: Tracer, parent: Option<TraceParent>, description: CallDescription) -> Trace {
+        let id = SpanId::random();
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let call = Self {
+            tracer,
+            trace_id: parent.as_ref().map_or_else(TraceId::random, |parent| parent.trace_id),
+            id,
+            parent: parent.as_ref().map(|parent| parent.parent_id),
+            state: parent.and_then(|parent| parent.state),
+            started: Instant::now(),
+            started_unix_ns: u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX),
+            description,
+            is_cold: AtomicBool::new(false),
+            outcome: Mutex::default(),
+        };
+        Trace::within(Arc::new(call), id)
+    }
+
+    /// The time in nanoseconds since 1970. Times of one call never go backwards.
+    fn unix_ns(&self, at: Instant) -> u64 {
+        let since_start = at.saturating_duration_since(self.started).as_nanos();
+        self.started_unix_ns.saturating_add(u64::try_from(since_start).unwrap_or(u64::MAX))
+    }
+}
+
+impl Drop for CallSpan {
+    fn drop(&mut self) {
+        let CallOutcome { status, failed } = std::mem::take(self.outcome.get_mut());
+        let status = status.or_else(|| failed.map(status_of));
+        let attributes = &mut self.description.attributes;
+        let mut set = |key, value| attributes.push(Attribute { key, value });
+        if let Some(status) = status {
+            set("http.response.status_code", AttributeValue::Int(status.as_u16().into()));
+        }
+        if self.is_cold.load(Ordering::Relaxed) {
+            set("faas.coldstart", AttributeValue::Bool(true));
+        }
+        // A failure by the client's fault is no error of the server.
+        let is_error = [status, failed.map(status_of)].into_iter().flatten().any(|it| it.is_server_error());
+        let kind = failed.map_or("server-error", ErrorCode::as_str);
+        if failed.is_some() || is_error {
+            set("error.type", AttributeValue::Static(kind));
+        }
+        self.tracer.record(&EndedSpan {
+            trace_id: self.trace_id,
+            id: self.id,
+            parent: self.parent,
+            is_parent_remote: self.parent.is_some(),
+            state: self.state.as_ref(),
+            name: &self.description.name,
+            kind: self.description.kind,
+            start_unix_ns: self.started_unix_ns,
+            end_unix_ns: self.unix_ns(Instant::now()),
+            attributes: &self.description.attributes,
+            failure: is_error.then_some(kind),
+            call: &self.description,
+        });
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn invalid_traceparent_is_ignored() {
-        let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-        assert!(TraceParent::parse(good).unwrap().sampled);
-        assert!(!TraceParent::parse(&good.replace("-01", "-00")).unwrap().sampled);
-        for bad in [
-            "",
-            "00",
-            &good[1..],
-            &good.replace('4', "G"),
-            &format!("{good}-extra"),
-            &good.replace("00-4b", "ff-4b"),
-        ] {
-            assert_eq!(TraceParent::parse(bad), None, "{bad}");
-        }
-    }
-
-    #[test]
-    fn sampler_keeps_its_ratio() {
-        let count = |ratio| {
-            let sampler = Sampler::new(ratio);
-            (0..1_000).filter(|_| sampler.sample()).count()
-        };
-        assert_eq!((count(0.0), count(0.01), count(1.0)), (0, 10, 1_000));
-    }
-}
+mod tests;

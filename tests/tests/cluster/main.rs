@@ -17,6 +17,7 @@ mod secrets;
 mod sharing;
 mod staging;
 mod tls;
+mod traces;
 
 use weir_tests::{ClusterBuilder, TestCluster, function};
 

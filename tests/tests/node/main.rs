@@ -42,6 +42,7 @@ mod objectives;
 mod objects;
 mod openapi;
 mod other_sdks;
+mod otlp;
 mod outbound;
 mod overlapping;
 mod pages;

@@ -7,7 +7,6 @@ use std::io::IsTerminal as _;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _, fmt};
-use weir_host::SpanLog;
 
 /// Default log filter.
 pub(super) const FILTER_DEFAULT: &str = "info,cranelift=warn,wasmtime=warn,ort=warn";
@@ -47,6 +46,6 @@ pub(crate) fn start(args: &LogArgs, filter_default: &str) -> Result<()> {
         }
         Format::Json => fmt::layer().with_writer(std::io::stderr).json().flatten_event(true).boxed(),
     };
-    tracing_subscriber::registry().with(filter).with(lines).with(SpanLog::default()).init();
+    tracing_subscriber::registry().with(filter).with(lines).init();
     Ok(())
 }

@@ -21,6 +21,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
+use weir_telemetry::Span;
 use weir_tls::NodeIdentity;
 use weir_types::NodeId;
 
@@ -75,6 +76,8 @@ pub struct ForwardedCall<'a> {
     pub uri: &'a Uri,
     /// The request headers; hop-by-hop headers are not forwarded.
     pub headers: &'a HeaderMap,
+    /// The span of the forwarding, whose trace the other node continues.
+    pub span: Option<&'a Span>,
 }
 
 /// The reason why a forwarded call has no response.
@@ -172,6 +175,9 @@ impl Cluster {
         let json = serde_json::to_string(grant).unwrap_or_default();
         let json = HeaderValue::from_str(&json).map_err(|error| NotForwarded::Refused(error.to_string()))?;
         headers.insert(GRANT, json);
+        if let Some(span) = call.span {
+            span.inject(headers);
+        }
         let target = call.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
         remote.progress.set(ForwardStep::Sent);
         let answer = unless_lost(remote, self.client.send(&remote.address, target, request)).await?;

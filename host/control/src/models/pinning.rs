@@ -6,12 +6,11 @@ use super::{ModelEntry, Models};
 use crate::devices::NodeDevice;
 use std::sync::Arc;
 use std::time::Instant;
-use tracing::Instrument;
 use weir_cluster::{HealthChange, LocalPlacement, Placements};
 use weir_inference::{Health, InferenceError, ModelSource, Pin};
 use weir_sandbox::OpenError;
 use weir_telemetry::events::NewEvent;
-use weir_telemetry::{ColdStart, Phase, Trace};
+use weir_telemetry::{AttributeValue, ColdStart, Phase, Trace};
 use weir_types::Ordinal;
 use weir_types::api::{EventKind, EventResource};
 use weir_types::{ModelId, Platform};
@@ -196,7 +195,9 @@ impl Models {
             unpinned.as_mut().enable();
             let victims = placements.victims(*ordinal);
             let acquiring = cache.acquire(source, &victims);
-            let acquired = acquiring.instrument(trace.phase(Phase::ModelLoad)).await;
+            let mut loading = trace.phase(Phase::ModelLoad);
+            loading.set("weir.model", || AttributeValue::Name(source.id().name.clone()));
+            let acquired = loading.around(acquiring).await;
             // A scheduler that took over from another does not know the running invocations. The
             // caller's deadline bounds the wait.
             match &acquired {

@@ -14,7 +14,7 @@ use weir_call::status as status_of;
 use weir_control::registry::{CallOutcome, DeployedFunction};
 use weir_sandbox::instance::{InvocationReport, SandboxUsage};
 use weir_telemetry::events::NewEvent;
-use weir_telemetry::{Metrics, Phase, Trace};
+use weir_telemetry::{Metrics, Phase, Span, Trace};
 use weir_types::api::{EventKind, EventResource};
 use weir_types::{ErrorCode, FunctionId};
 
@@ -25,6 +25,8 @@ pub struct Account {
     arrived: Instant,
     objective: Objective,
     trace: Trace,
+    /// Whether the trace is that of this call, and not of an enclosing one.
+    is_traced: bool,
     usage: Arc<SandboxUsage>,
     state: Mutex<AccountState>,
 }
@@ -45,7 +47,7 @@ struct CallEnd {
     at: Instant,
     guest_time: Duration,
     /// The span of the reply phase, which follows the guest's end.
-    _reply: tracing::Span,
+    _reply: Span,
 }
 
 impl Account {
@@ -61,6 +63,7 @@ impl Account {
             arrived: call.arrived,
             objective: call.objective,
             trace: call.trace.clone(),
+            is_traced: call.depth == 0,
             usage: Arc::default(),
             state: Mutex::default(),
         })
@@ -188,6 +191,9 @@ impl Drop for Account {
         }
         // A guest that neither ended nor failed was dropped because its client disconnected.
         let failed = failed.or_else(|| (ended.is_none() && !is_hit).then_some(ErrorCode::Cancelled));
+        if let Some(code) = failed.filter(|_| self.is_traced) {
+            self.trace.failed(code);
+        }
         let time = self.arrived.elapsed();
         let ran = ended.as_ref().map_or(time, |ended| ended.guest_time);
         let status = status.unwrap_or_else(|| failed.map_or(StatusCode::OK, status_of));

@@ -5,10 +5,9 @@ use super::workflow::unready;
 use super::{CallCtx, Dispatch, Target};
 use std::time::{Duration, Instant};
 use tokio::sync::OwnedSemaphorePermit;
-use tracing::{Instrument, Span};
 use weir_call::{Fault, until};
 use weir_cluster::{LocalPlacement, Placement, PlacementGuard, RemotePlacement};
-use weir_telemetry::{Metrics, Phase, Trace};
+use weir_telemetry::{Metrics, Phase, Span, Trace};
 use weir_types::ErrorCode;
 
 /// A call that is placed on this node, with its permits.
@@ -50,19 +49,15 @@ impl ForwardPermits {
 /// A call that waits for its start: counted in the gauge of queued calls, with a span.
 pub(super) struct Queueing {
     pub(super) since: Instant,
-    span: Span,
+    /// Ends with the wait.
+    _span: Span,
     _waiting: GaugeGuard,
 }
 
 impl Queueing {
     fn start(metrics: &Metrics, trace: &Trace) -> Self {
         let _waiting = GaugeGuard::new(&metrics.calls.queued);
-        Self { since: Instant::now(), span: trace.phase(Phase::Queue), _waiting }
-    }
-
-    /// The span of the wait.
-    pub(super) fn span(&self) -> Span {
-        self.span.clone()
+        Self { since: Instant::now(), _span: trace.phase(Phase::Queue), _waiting }
     }
 
     /// Ends the wait, and returns its duration.
@@ -100,7 +95,7 @@ impl Dispatch {
             let (placement, guard) = self.place(call, target, batch).await?;
             Ok((placement, ForwardPermits { _gate: gate, placement: Some(guard) }))
         };
-        let placed = until(call.deadline, placing.instrument(queueing.span())).await;
+        let placed = until(call.deadline, placing).await;
         let (placement, permits) = match placed.unwrap_or_else(|| Err(target.start_timeout())) {
             Ok(placed) => placed,
             Err(fault) if fault.code == ErrorCode::NoCapacity && self.has_separate_steps(target) => {

@@ -14,6 +14,7 @@ use weir_call::Fault;
 use weir_call::until;
 use weir_cluster::{ForwardGrant, ForwardedCall, GRACE, Granted, NotForwarded};
 use weir_sandbox::instance::GuestRequestBody;
+use weir_telemetry::{AttributeValue, SpanKind};
 use weir_types::{ErrorCode, ModelId};
 
 /// The pause before a call whose node was lost is placed again. Meanwhile, the dispatcher also
@@ -64,12 +65,16 @@ impl<'a> Forwarder<'a> {
             }
         }
         let step_ends_at = self.request.step_ends_at();
+        let mut span = call.trace.child(SpanKind::Client, || "forward".into());
+        span.set("server.address", || AttributeValue::Shared(placement.address.clone()));
         let (head, body) = self.request.parts(self.dispatch, call, target).await?;
+        let head = ForwardedCall { span: Some(&span), ..head };
         let granted = Granted { origin: Some(self.dispatch.placements.node()), ..placement.granted.clone() };
         let grant = grant(call, target, granted, step_ends_at);
         let latest = call.deadline + GRACE;
         let forwarding = cluster.forward(&placement, &grant, &head, body, permits, latest);
         let Some(forwarded) = until(latest, forwarding).await else {
+            span.failed(ErrorCode::DeadlineExceeded);
             let text = format!("the node at {} did not answer in time", placement.address);
             return Err(Fault::new(ErrorCode::DeadlineExceeded, text));
         };
@@ -80,6 +85,8 @@ impl<'a> Forwarder<'a> {
             }
             Err(error) => error,
         };
+        span.failed(ErrorCode::NodeLost);
+        drop(span);
         let is_first = self.lost_at.replace(placement.address.clone()).is_none();
         let text = format!("{error}; the node was {}", placement.address);
         match error {
@@ -125,8 +132,8 @@ impl ForwardRequest<'_> {
         target: &Target,
     ) -> Result<(ForwardedCall<'_>, Body), Fault> {
         match self {
-            Self::Http { call: ForwardedCall { method, uri, headers }, body } => {
-                Ok((ForwardedCall { method, uri, headers }, body_to_send(body)))
+            Self::Http { call: ForwardedCall { method, uri, headers, .. }, body } => {
+                Ok((ForwardedCall { method, uri, headers, span: None }, body_to_send(body)))
             }
             Self::Inference { job, encoded } => {
                 let written = match encoded {
@@ -215,7 +222,7 @@ mod tests {
         let method = Method::POST;
         let uri = Uri::from_static("/fn/f/");
         let headers = HeaderMap::new();
-        let call = ForwardedCall { method: &method, uri: &uri, headers: &headers };
+        let call = ForwardedCall { method: &method, uri: &uri, headers: &headers, span: None };
         ForwardRequest::Http { call, body }.is_spent()
     }
 

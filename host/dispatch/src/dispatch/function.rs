@@ -21,7 +21,6 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
-use tracing::Instrument;
 use weir_call::{Fault, until};
 use weir_cluster::{ForwardedCall, LocalPlacement, Placement};
 use weir_control::registry::{DeployedFunction, FunctionRecord};
@@ -73,7 +72,8 @@ impl Dispatch {
     ) -> Result<Response, Fault> {
         let HttpRequest { mut head, guest_uri, body } = request;
         let mut body = Some(body);
-        let forwarded = ForwardedCall { method: &head.method, uri: &head.uri, headers: &head.headers };
+        let forwarded =
+            ForwardedCall { method: &head.method, uri: &head.uri, headers: &head.headers, span: None };
         let forwarded = ForwardRequest::Http { call: forwarded, body: &mut body };
         let target = Target::Function(function.clone());
         let admission = match self.route(&mut call, &target, 1, forwarded).await? {
@@ -102,9 +102,10 @@ impl Dispatch {
         let is_bodiless = head.method() == http::Method::HEAD;
         let cell = RequestCell::new(body);
         let (answer, receiver) = ResponseSender::channel();
-        let request = Box::new(head.map(|()| cell.stream()));
+        let mut request = Box::new(head.map(|()| cell.stream()));
         let sandbox =
             self.sandbox(call, function, placement, entry, cell.clone(), permits.slot.memory.clone());
+        sandbox.guest_span.inject(request.headers_mut());
         let guest_call = GuestCall::Http { request, cell: cell.clone(), answer };
         let log = sandbox.ctx.sink.clone();
         // Boxed first, so that the enclosing futures stay small, cheap to move and cache-friendly.
@@ -169,7 +170,7 @@ impl Dispatch {
     ) -> Result<ReadyFunction, Fault> {
         let ready = until(call.deadline, async {
             let queued = queueing.since;
-            let slot = self.slots.take(function.deployment(), true).instrument(queueing.span()).await?;
+            let slot = self.slots.take(function.deployment(), true).await?;
             queueing.end(&self.metrics);
             let permits = ExecutionPermits { forward: permits, slot };
             let entry = self.load(call, function).await?;
@@ -208,10 +209,10 @@ impl Dispatch {
         if let Some(entry) = self.components.loaded(digest) {
             return Ok(entry);
         }
-        if let Ok(entry) = self.fetch(digest, kind).instrument(call.trace.phase(Phase::Fetch)).await {
+        if let Ok(entry) = call.trace.during(Phase::Fetch, self.fetch(digest, kind)).await {
             return Ok(entry);
         }
-        let compiled = self.recompiler.compile(digest, kind).instrument(call.trace.phase(Phase::Compile));
+        let compiled = call.trace.during(Phase::Compile, self.recompiler.compile(digest, kind));
         compiled.await.map_err(|error| {
             let text = format!("recompiling the function failed; deploy it again: {error}");
             // The caller is not at fault, even if the component is invalid.
@@ -249,11 +250,14 @@ impl Dispatch {
         let deployment = function.deployment();
         let DeployedFunction { id, manifest, log, .. } = &**deployment;
         let limits = &manifest.limits;
+        let guest_span = call.trace.reserve();
+        let guest_trace = guest_span.trace().clone();
         Sandbox {
             entry,
             engines: self.components.engines().clone(),
             manifest: manifest.clone(),
             trace: call.trace.clone(),
+            guest_span,
             deadline: call.deadline.into(),
             ctx: InvocationCtx {
                 sink: OutputSink::new(log.clone(), id.version, call.request_id.clone(), limits.log_bytes),
@@ -269,7 +273,7 @@ impl Dispatch {
                     images: TenantImages::new(self.images.clone(), id.tenant.clone()),
                     usage: account.usage(),
                     metrics: self.metrics.clone(),
-                    trace: call.trace.clone(),
+                    trace: guest_trace,
                     deadline: call.deadline,
                     priority: call.priority,
                     tensor_bytes_left: limits.tensor_bytes,

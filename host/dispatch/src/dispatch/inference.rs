@@ -5,7 +5,6 @@ use super::admission::{Admission, ForwardPermits};
 use super::{CallCtx, Dispatch, ModelTarget, Target};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tracing::Instrument;
 use weir_call::Fault;
 use weir_call::until;
 use weir_cluster::Placement;
@@ -82,7 +81,7 @@ impl Dispatch {
     ) -> Result<(Completion, RanOn), Fault> {
         let _running = GaugeGuard::new(&self.metrics.calls.running);
         let started = Instant::now();
-        let run = ready.pin.run(request).instrument(call.trace.phase(Phase::ModelRun));
+        let run = call.trace.during(Phase::ModelRun, ready.pin.run(request));
         let ran = run.await.map_err(|error| fault_of(&error));
         ready.permits.ended(ran.is_ok());
         self.metrics.phase(Phase::ModelRun, started.elapsed());

@@ -3,6 +3,7 @@
 use super::super::error::ApiError;
 use super::super::prefer::PreferHeader;
 use super::super::request_id::RequestId;
+use super::super::traces;
 use crate::NodeState;
 use axum::Json;
 use axum::extract::Request;
@@ -43,13 +44,14 @@ pub(crate) async fn accept(
     if !node.takes_calls() {
         return Err(ApiError::new(ErrorCode::Unavailable, "the node is shutting down; try another"));
     }
-    let Later { tenant, kind, name, version, chosen, body_bytes_max, deadline } = later;
     let PreferHeader { key, callback, wait } = prefer;
     if let Some(address) = &callback {
-        check_callback(address, &node.callback_hosts(&tenant, kind, &name))?;
+        check_callback(address, &node.callback_hosts(&later.tenant, later.kind, &later.name))?;
     }
     let mut request = request;
     request.headers_mut().insert(REQUEST_ID, id.header());
+    let trace = traces::accept(node, &later, request.headers_mut(), id);
+    let Later { tenant, kind, name, version, chosen, body_bytes_max, deadline } = later;
     let offer = InvocationRequest {
         tenant: tenant.clone(),
         kind,
@@ -64,6 +66,8 @@ pub(crate) async fn accept(
         deadline,
     };
     let mut invocation = node.invocations.accept(offer).await?;
+    trace.answered(StatusCode::ACCEPTED);
+    drop(trace);
     if let Some(wait) = wait
         && let Ok(mut watched) = node.invocations.watch(&tenant, invocation.id)
     {

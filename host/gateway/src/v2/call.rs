@@ -6,6 +6,7 @@ use super::super::cached::{CacheRole, waited_too_long};
 use super::super::error::ApiError;
 use super::super::invoke::{self, call_ctx, received};
 use super::super::request_id::RequestId;
+use super::super::traces::CallRoute;
 use super::cached::{self, Cached};
 use super::read::{InferenceContent, Unresolved};
 use super::regions::{self, Left};
@@ -22,7 +23,7 @@ use weir_control::response_cache::{CachedResult, SharedResponse};
 use weir_dispatch::{CallCtx, FunctionTarget, InferenceJob, RunResult, Target};
 use weir_inference::{Completion, Tensor};
 use weir_protocol::RequestedOutput;
-use weir_telemetry::{Served, Times};
+use weir_telemetry::{Served, Times, Trace};
 use weir_types::{ErrorCode, ModelLabels, Port};
 
 /// An inference whose request has not been read yet.
@@ -66,6 +67,7 @@ impl InferenceCall {
     pub(crate) fn new(
         node: &NodeState,
         target: NamedTarget,
+        route: CallRoute<'_>,
         grant: Option<ForwardGrant>,
         headers: &HeaderMap,
         id: &RequestId,
@@ -78,7 +80,7 @@ impl InferenceCall {
         let cached = if grant.is_none() { target.cached(node, headers) } else { None };
         let until = |grant: &ForwardGrant| arrived.checked_add(Duration::from_millis(grant.left_for_ms));
         let left = grant.as_ref().map(|grant| Left { until: until(grant).unwrap_or(arrived) });
-        let ctx = call_ctx(node, &target, grant, headers, id, arrived)?;
+        let ctx = call_ctx(node, &target, route, grant, headers, id, arrived)?;
         let target = target.into_target(node, &ctx);
         Ok(Self { ctx, target, cached, left })
     }
@@ -95,6 +97,10 @@ impl InferenceCall {
             Some(_) => None,
         };
         Self { ctx, target: Target::Function(function), cached, left: None }
+    }
+
+    pub(super) fn trace(&self) -> &Trace {
+        &self.ctx.trace
     }
 
     /// Returns the inputs, if they are declared.
@@ -155,6 +161,7 @@ impl InferenceCall {
         write: impl AsyncFnOnce(Answered) -> Result<T, ApiError>,
     ) -> Result<T, ApiError> {
         let serving = self.served(node).begin_with(self.ctx.arrived, self.ctx.objective);
+        let trace = self.ctx.trace.clone();
         let answering = async {
             let tenant = self.target.tenant().clone();
             let may_name_left = self.left.is_some();
@@ -206,6 +213,7 @@ impl InferenceCall {
             }
             Err(error) => {
                 let error: ApiError = error;
+                trace.failed(error.code);
                 serving.failed(error.code);
                 if let Some(account) = self.target.account() {
                     account.close(error.code);

@@ -6,6 +6,7 @@ use super::super::error::ApiError;
 use super::super::invocations::{self, Later};
 use super::super::prefer::PreferHeader;
 use super::super::request_id::RequestId;
+use super::super::traces::CallRoute;
 use super::answer::ResponseParts;
 use super::call::{Answered, InferenceCall};
 use super::encoding::Encoding;
@@ -47,8 +48,11 @@ pub(super) async fn infer(
         return invocations::accept(&node, later, prefer, request, &id).await;
     }
     let (head, body) = request.into_parts();
-    let call = InferenceCall::new(&node, target, grant, &head.headers, &id, arrived)?;
-    answer(&node, call, &head.headers, body).await
+    let call = InferenceCall::new(&node, target, CallRoute::Infer, grant, &head.headers, &id, arrived)?;
+    let trace = call.trace().clone();
+    let answered = answer(&node, call, &head.headers, body).await?;
+    trace.answered(answered.status());
+    Ok(answered)
 }
 
 /// Prepares the request for asynchronous execution.

@@ -5,6 +5,7 @@ use super::super::body::small;
 use super::super::error::ApiError;
 use super::super::invoke::call_ctx;
 use super::super::request_id::RequestId;
+use super::super::traces::CallRoute;
 use super::target::{At, NamedTarget};
 use crate::NodeState;
 use crate::state::NodeExtractor;
@@ -125,7 +126,7 @@ pub(crate) async fn bring_in(
     if let NamedTarget::Model(entry) = &target {
         // Inferences go to any node of the cluster that has the model, so this node, which got the
         // request, loads it.
-        let mut call = call_ctx(node, &target, None, headers, id, Instant::now())?;
+        let mut call = call_ctx(node, &target, CallRoute::Load, None, headers, id, Instant::now())?;
         node.dispatch.load_here(&mut call, ModelTarget::new(entry.clone(), None)).await?;
     }
     Ok(())

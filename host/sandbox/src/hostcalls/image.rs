@@ -6,7 +6,6 @@ use super::tensors::push;
 use super::{CallError, InferenceView};
 use crate::images::DecodeError;
 use std::time::Instant;
-use tracing::Instrument;
 use wasmtime::component::Resource;
 use weir_device::{Arena, ArenaExhausted, Buffer};
 use weir_image::{
@@ -77,7 +76,7 @@ impl InferenceView<'_> {
         let started = Instant::now();
         let usage = self.ctx.usage.clone();
         let job = images.run(self.ctx.deadline, move |time| usage.charge(time), job);
-        let result = job.instrument(self.ctx.trace.phase(Phase::ImageDecode)).await;
+        let result = self.ctx.trace.during(Phase::ImageDecode, job).await;
         self.ctx.metrics.phase(Phase::ImageDecode, started.elapsed());
         Ok(result?)
     }

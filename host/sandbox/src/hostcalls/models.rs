@@ -8,10 +8,9 @@ use crate::OpenedModel;
 use futures::future::{BoxFuture, FutureExt, Shared, ready};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tracing::Instrument;
 use wasmtime::component::Resource;
 use weir_inference::{Completion, InferenceError, RunRequest, Value};
-use weir_telemetry::{Phase, Times};
+use weir_telemetry::{AttributeValue, Phase, Times};
 use weir_types::{ModelId, ModelRef, Name, Signature};
 
 /// A model that a guest holds. Resident while the guest holds it, except between two invocations.
@@ -64,7 +63,9 @@ impl OpenModel {
             }
             completion.map(|completion| in_order(completion, wanted.as_deref(), &signature))
         };
-        Ok(timed.instrument(ctx.trace.phase(Phase::ModelRun)).boxed())
+        let mut span = ctx.trace.phase(Phase::ModelRun);
+        span.set("weir.model", || AttributeValue::Name(self.id.name.clone()));
+        Ok(span.around(timed).boxed())
     }
 
     /// The model in device memory. Reopens it if it was parked since an earlier invocation.

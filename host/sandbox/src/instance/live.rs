@@ -8,7 +8,6 @@ use crate::hostcalls::Stage;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tracing::Instrument;
 use wasmtime::Store;
 use wasmtime_wasi_http::p2::bindings::Proxy;
 use wasmtime_wasi_http::p3::bindings::Service;
@@ -105,16 +104,15 @@ impl Instance {
             return Ok(());
         }
         let store = &mut self.store;
-        let making = trace.phase(Phase::Instantiate);
         let exports = match entry {
             LinkedComponent::Http02(pre) => {
-                Exports::Http02(pre.instantiate_async(store).instrument(making).await?)
+                Exports::Http02(trace.during(Phase::Instantiate, pre.instantiate_async(store)).await?)
             }
             LinkedComponent::Http03(pre) => {
-                Exports::Http03(pre.instantiate_async(store).instrument(making).await?)
+                Exports::Http03(trace.during(Phase::Instantiate, pre.instantiate_async(store)).await?)
             }
             LinkedComponent::Tensor(pre) => {
-                Exports::Tensor(pre.instantiate_async(store).instrument(making).await?)
+                Exports::Tensor(trace.during(Phase::Instantiate, pre.instantiate_async(store)).await?)
             }
         };
         self.exports = Some(exports);

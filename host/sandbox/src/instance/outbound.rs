@@ -3,7 +3,9 @@
 use super::output::CurrentSink;
 use std::sync::Arc;
 use wasmtime_wasi_http::{Error, RequestOptions, WasiBody, WasiHttpHooks};
+use weir_call::headers::TRACEPARENT;
 use weir_outbound::{SendError, TenantConnector};
+use weir_telemetry::{AttributeValue, Span, SpanKind, Trace};
 use weir_types::FunctionManifest;
 
 type Sent = wasmtime_wasi_http::Result<(http::Response<WasiBody>, Io)>;
@@ -14,6 +16,7 @@ pub(super) struct Outbound {
     manifest: Arc<FunctionManifest>,
     connector: TenantConnector,
     sink: CurrentSink,
+    trace: Trace,
 }
 
 impl Outbound {
@@ -22,7 +25,12 @@ impl Outbound {
         connector: TenantConnector,
         sink: CurrentSink,
     ) -> Self {
-        Self { manifest, connector, sink }
+        Self { manifest, connector, sink, trace: Trace::none() }
+    }
+
+    /// Sets the trace of the current invocation.
+    pub(super) fn set_trace(&mut self, trace: Trace) {
+        self.trace = trace;
     }
 }
 
@@ -34,22 +42,47 @@ impl WasiHttpHooks for Outbound {
 
     fn send_request(
         &mut self,
-        request: http::Request<WasiBody>,
+        mut request: http::Request<WasiBody>,
         options: Option<RequestOptions>,
         _: Io,
     ) -> Box<dyn Future<Output = Sent> + Send> {
         let manifest = self.manifest.clone();
         let connector = self.connector.clone();
         let sink = self.sink.clone();
+        let mut span = start_span(&self.trace, &request);
+        // A guest that sends its own span continues the trace itself.
+        if !request.headers().contains_key(TRACEPARENT) {
+            span.inject(request.headers_mut());
+        }
         Box::new(async move {
             let sent = connector.send(&manifest.outbound_hosts, request, options.unwrap_or_default()).await;
             let sent = sent.map_err(|error| {
-                if let SendError::Refused(refusal) = &error {
-                    sink.refused(&format!("HTTP request to {refusal}"));
+                match &error {
+                    SendError::Refused(refusal) => {
+                        span.failed_as(refusal.reason.as_str());
+                        sink.refused(&format!("HTTP request to {refusal}"));
+                    }
+                    SendError::Failed(_) => span.failed_as("connection"),
                 }
                 Error::from(error)
             })?;
+            let status = sent.response.status();
+            span.set("http.response.status_code", || AttributeValue::Int(status.as_u16().into()));
             Ok((sent.response, Box::new(sent.connection) as Io))
         })
     }
+}
+
+/// Starts the span of a request (OpenTelemetry's semantic conventions for HTTP clients).
+fn start_span(trace: &Trace, request: &http::Request<WasiBody>) -> Span {
+    let method = || request.method().as_str().to_owned();
+    let mut span = trace.child(SpanKind::Client, || method().into());
+    span.set("http.request.method", || AttributeValue::Text(method()));
+    if let Some(host) = request.uri().host() {
+        span.set("server.address", || AttributeValue::Text(host.to_owned()));
+    }
+    if let Some(port) = request.uri().port_u16() {
+        span.set("server.port", || AttributeValue::Int(port.into()));
+    }
+    span
 }

@@ -17,6 +17,7 @@ use wasmtime_wasi_http::p2::body::HostOutgoingBody;
 use wasmtime_wasi_http::p2::types::HostIncomingRequest;
 use wasmtime_wasi_http::{FieldMap, WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
 use weir_inference::Value;
+use weir_telemetry::Trace;
 use weir_types::FunctionManifest;
 
 /// The state that host calls work on.
@@ -45,11 +46,13 @@ impl InstanceState {
         }
         let mut table = ResourceTable::new();
         table.set_max_capacity(manifest.limits.handles as usize);
+        let mut outbound = Outbound::new(manifest.clone(), connector, sink.clone());
+        outbound.set_trace(inference.trace.clone());
         Self {
             wasi: wasi.build(),
             http: WasiHttpCtx::new(),
             table,
-            outbound: Outbound::new(manifest.clone(), connector, sink.clone()),
+            outbound,
             sink,
             memory: MemoryMeter::new(&manifest.limits, usage, memory),
             inference,
@@ -61,6 +64,7 @@ impl InstanceState {
     pub(super) fn begin(&mut self, ctx: InvocationCtx) {
         let InvocationCtx { sink: output, inference, usage, .. } = ctx;
         self.sink.set(Some(output));
+        self.outbound.set_trace(inference.trace.clone());
         self.memory.begin(usage);
         let held = self.inference.tensor_bytes_held();
         self.inference = inference;
@@ -91,6 +95,7 @@ impl InstanceState {
     /// `handles_max` in total.
     pub(super) fn rest(&mut self, handles_max: u32) -> bool {
         self.sink.set(None);
+        self.outbound.set_trace(Trace::none());
         self.inference.rest();
         let mut held = 0;
         self.table.iter_mut().all(|entry| {

@@ -82,7 +82,7 @@ impl EncodedInference {
 
     /// Returns the request without its body.
     pub fn call(&self) -> ForwardedCall<'_> {
-        ForwardedCall { method: &Method::POST, uri: &self.uri, headers: &self.headers }
+        ForwardedCall { method: &Method::POST, uri: &self.uri, headers: &self.headers, span: None }
     }
 
     /// Returns the body of the request.

@@ -16,11 +16,12 @@ use std::time::Instant;
 use weir_call::Fault;
 use weir_call::next_invocation_id;
 use weir_call::until;
-use weir_cluster::ForwardGrant;
 use weir_cluster::{Cluster, GRACE, LocalPlacement, RemotePlacement};
+use weir_cluster::{ForwardGrant, ForwardedCall};
 use weir_control::models::ModelEntry;
 use weir_control::workflows::{Hedge, StepTarget};
 use weir_inference::Health;
+use weir_telemetry::SpanKind;
 use weir_types::{ErrorCode, ModelId};
 use weir_workflow::Pinned;
 
@@ -158,7 +159,8 @@ impl Steps {
         };
         let body = Body::from(Bytes::from(written.body()));
         let latest = self.deadline + GRACE;
-        let call = written.call();
+        let span = self.trace.child(SpanKind::Client, || "forward".into());
+        let call = ForwardedCall { span: Some(&span), ..written.call() };
         let Some(forwarded) = until(latest, cluster.forward(remote, &grant, &call, body, (), latest)).await
         else {
             let text = format!("the node at {} did not answer in time", remote.address);

@@ -8,7 +8,6 @@ use super::steps::{Handles, NamedTensors, Steps, handles};
 use crate::intermediates::stay;
 use std::sync::Arc;
 use std::time::Instant;
-use tracing::Instrument;
 use weir_call::Fault;
 use weir_control::models::ModelEntry;
 use weir_inference::{Completion, Meter, RunRequest};
@@ -67,7 +66,7 @@ impl Steps {
         let ran = match pinned {
             Ok(pin) => {
                 let running = Instant::now();
-                let run = pin.run(request).instrument(self.trace.phase(Phase::ModelRun));
+                let run = self.trace.during(Phase::ModelRun, pin.run(request));
                 let completion =
                     run.await.map(|(completion, _)| completion).map_err(|error| fault_of(&error));
                 self.dispatch.metrics.phase(Phase::ModelRun, running.elapsed());

@@ -19,7 +19,7 @@ use weir_control::models::ModelPin;
 use weir_control::registry::DeployedFunction;
 use weir_control::workflows::{DeployedWorkflow, Hedge, StepTarget};
 use weir_inference::{Execution, Tensor};
-use weir_telemetry::{Times, Trace};
+use weir_telemetry::{AttributeValue, Span, SpanKind, Times, Trace};
 use weir_types::{ErrorCode, TenantId};
 use weir_workflow::{Pinned, Plan, ReadyStep, Run, RunError, StepAction, TargetKind};
 
@@ -105,18 +105,41 @@ impl Steps {
         begin: ReadyStep<Handle>,
         hedge: Option<Arc<Hedge>>,
     ) -> BoxFuture<'static, (usize, Result<Handles, Fault>)> {
-        let steps = self.clone();
+        let mut steps = self.clone();
         let plan = plan.clone();
+        let mut span = self.step_span(&plan, begin.step);
         async move {
+            steps.trace = span.trace();
             let step = begin.step;
             let given = match plan.steps().get(step).map(|step| &step.action) {
                 Some(StepAction::Run(Some(pinned))) if steps.is_apart => steps.run_alone(pinned, begin).await,
                 Some(action) => steps.run_here(action, hedge, begin).await,
                 None => Err(unknown()),
             };
+            if let Err(fault) = &given {
+                span.failed(fault.code);
+            }
             (step, given)
         }
         .boxed()
+    }
+
+    /// Starts the span of a step.
+    fn step_span(&self, plan: &Plan, step: usize) -> Span {
+        let step = plan.steps().get(step);
+        let name = || format!("step {}", step.map_or("", |step| &step.name)).into();
+        let mut span = self.trace.child(SpanKind::Internal, name);
+        if let Some(StepAction::Run(Some(Pinned { kind, name, version, .. }))) = step.map(|step| &step.action)
+        {
+            let key = match kind {
+                TargetKind::Model => "weir.model",
+                TargetKind::Function => "weir.function",
+                TargetKind::Workflow => "weir.workflow",
+            };
+            span.set(key, || AttributeValue::Name(name.clone()));
+            span.set("weir.version", || AttributeValue::Int(version.0.into()));
+        }
+        span
     }
 
     /// Runs a step on the node of the run.
