@@ -1,5 +1,8 @@
 //! ONNX Runtime's operators for attention.
 
+mod standard;
+pub(super) use standard::attention;
+
 use super::call::LoweringCall;
 use super::dims::{broadcast, broadcast_strides};
 use super::matmul::Factor;
@@ -53,7 +56,7 @@ pub(super) fn packed(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Ma
         mask: None,
     };
     let operands = [projected, projected, projected];
-    Ok(vec![Some(lowering.attention(call, op, operands, mask, hidden)?), None])
+    Ok(vec![Some(lowering.fused_attention(call, op, operands, mask, hidden)?), None])
 }
 
 /// Lower `MultiHeadAttention`: attention among given queries, keys and values.
@@ -99,7 +102,7 @@ pub(super) fn multi_head(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -
         mask: None,
     };
     let mask = call.optional(5);
-    Ok(vec![Some(lowering.attention(call, op, [q, k, v], mask, hidden)?)])
+    Ok(vec![Some(lowering.fused_attention(call, op, [q, k, v], mask, hidden)?)])
 }
 
 fn heads(call: &LoweringCall<'_>, hidden: usize) -> Result<(usize, usize), GraphError> {
@@ -115,7 +118,7 @@ fn heads(call: &LoweringCall<'_>, hidden: usize) -> Result<(usize, usize), Graph
 }
 
 impl Lowering<'_> {
-    fn attention(
+    fn fused_attention(
         &mut self,
         call: &LoweringCall<'_>,
         mut op: Attention,

@@ -1,5 +1,8 @@
 //! Convolutions and pooling, in one or two dimensions.
 
+mod transpose;
+pub(super) use transpose::conv_transpose;
+
 use super::call::LoweringCall;
 use super::{Lowering, Made};
 use crate::GraphError;
@@ -85,7 +88,7 @@ pub(super) fn pool(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made
 }
 
 impl Lowering<'_> {
-    fn conv(
+    pub(super) fn conv(
         &mut self,
         call: &LoweringCall<'_>,
         x: ValueId,

@@ -10,7 +10,7 @@ use crate::{GraphError, ir::ValueId};
 use weir_types::ElementType;
 
 /// Largest mask that is made as a constant.
-const MASK_ELEMENTS_MAX: usize = 1 << 22;
+pub(super) const MASK_ELEMENTS_MAX: usize = 1 << 22;
 
 pub(super) fn gather(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
@@ -21,7 +21,7 @@ pub(super) fn gather(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Ma
 }
 
 impl Lowering<'_> {
-    fn gathered(
+    pub(super) fn gathered(
         &mut self,
         call: &LoweringCall<'_>,
         x: ValueId,

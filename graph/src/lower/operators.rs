@@ -2,7 +2,8 @@
 
 use super::call::LoweringCall;
 use super::{
-    Lowering, Made, arithmetic, attention, conv, index, make, matmul, moves, norm, pad, resize, rows, slice,
+    Lowering, Made, arithmetic, attention, conv, index, make, matmul, moves, norm, pad, quantise, recurrent,
+    resize, rotary, rows, slice,
 };
 use crate::{GraphError, onnx};
 
@@ -83,6 +84,7 @@ operators! {
     "And" 1 arithmetic::binary;
     "ArgMax" 1 rows::arg_reduce;
     "ArgMin" 1 rows::arg_reduce;
+    "Attention" 23 attention::attention => all, "local windows, and masks shorter than the keys";
     "AveragePool" 1 conv::pool, "3-D";
     "BatchNormalization" 1 norm::batch, "training";
     "Cast" 6 arithmetic::cast, "strings and 8-bit floats";
@@ -93,11 +95,15 @@ operators! {
     "Concat" 1 moves::concat;
     "ConstantOfShape" 9 make::constant_of_shape;
     "Conv" 1 conv::conv, "3-D";
+    "ConvInteger" 10 quantise::conv_integer, "3-D";
+    "ConvTranspose" 1 conv::conv_transpose, "3-D";
     "Cos" 7 arithmetic::unary;
     "CumSum" 11 rows::cum_sum;
     "DepthToSpace" 1 moves::depth_to_space;
+    "DequantizeLinear" 10 quantise::dequantize, "other quantised types than INT8, UINT8 and INT32";
     "Div" 1 arithmetic::binary;
     "Dropout" 1 moves::dropout => [0, 1], "training, unless the ratio is 0; the mask before opset 10";
+    "DynamicQuantizeLinear" 11 quantise::dynamic => [0, 1, 2];
     "Einsum" 12 matmul::einsum, "all but products of two operands without repeated letters or `...`";
     "Elu" 1 arithmetic::unary;
     "Equal" 1 arithmetic::binary;
@@ -106,6 +112,7 @@ operators! {
     "Expand" 8 moves::expand;
     "Flatten" 1 moves::flatten;
     "Floor" 1 arithmetic::unary;
+    "GRU" 7 recurrent::recurrent => [0, 1], "the batch as the first dimension, sequences over 256 steps, and some activations";
     "Gather" 1 index::gather;
     "GatherElements" 11 index::gather_elements;
     "GatherND" 11 index::gather_nd, "indices of more than one dimension at once, and batches";
@@ -122,6 +129,7 @@ operators! {
     "InstanceNormalization" 1 norm::instance;
     "IsNaN" 9 arithmetic::unary;
     "LRN" 1 norm::lrn;
+    "LSTM" 7 recurrent::recurrent => [0, 1, 2], "the batch as the first dimension, sequences over 256 steps, and some activations";
     "LayerNormalization" 17 norm::layer, "the outputs mean and deviation";
     "LeakyRelu" 1 arithmetic::unary;
     "Less" 1 arithmetic::binary;
@@ -130,6 +138,7 @@ operators! {
     "LogSoftmax" 1 rows::softmax;
     "LpNormalization" 1 norm::lp;
     "MatMul" 1 matmul::matmul, "integers";
+    "MatMulInteger" 10 quantise::matmul_integer;
     "Max" 1 arithmetic::variadic;
     "MaxPool" 1 conv::pool, "3-D, and the output of indices";
     "Mean" 1 arithmetic::variadic;
@@ -145,7 +154,11 @@ operators! {
     "PRelu" 1 arithmetic::prelu;
     "Pad" 1 pad::pad, "wrapping around";
     "Pow" 1 arithmetic::binary;
+    "QLinearConv" 10 quantise::qlinear_conv, "3-D";
+    "QLinearMatMul" 10 quantise::qlinear_matmul;
+    "QuantizeLinear" 10 quantise::quantize, "other quantised types than INT8 and UINT8";
     "RMSNormalization" 23 norm::rms;
+    "RNN" 7 recurrent::recurrent => [0, 1], "the batch as the first dimension, sequences over 256 steps, and some activations";
     "Range" 11 make::range, "ends that depend on the inputs";
     "Reciprocal" 1 arithmetic::unary;
     "ReduceL1" 1 rows::reduce;
@@ -161,6 +174,7 @@ operators! {
     "Relu" 1 arithmetic::unary;
     "Reshape" 5 moves::reshape;
     "Resize" 10 resize::resize, "cubic, antialiasing, and cropping; other dimensions than the last two";
+    "RotaryEmbedding" 23 rotary::embedding;
     "Round" 11 arithmetic::unary;
     "Selu" 1 arithmetic::unary;
     "Shape" 1 make::shape;

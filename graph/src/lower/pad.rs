@@ -85,7 +85,7 @@ impl Lowering<'_> {
     }
 
     /// Surround with `value`.
-    fn padded(
+    pub(super) fn padded(
         &mut self,
         call: &LoweringCall<'_>,
         x: ValueId,

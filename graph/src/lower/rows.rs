@@ -181,6 +181,16 @@ pub(super) fn softmax(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> M
     Ok(made.into_iter().map(Some).collect())
 }
 
+impl Lowering<'_> {
+    /// Add softmax of each row of `cols` elements.
+    pub(super) fn softmax_of_rows(&mut self, x: ValueId, cols: usize) -> ValueId {
+        let tensor = self.tensor(x).clone();
+        let rows = tensor.elements() / cols.max(1);
+        let op = Softmax { rows, cols, scale: 1.0, log: false, mask: None };
+        self.emit(Op::Softmax(op), vec![Some(x), None], tensor)
+    }
+}
+
 pub(super) fn arg_reduce(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let dims = lowering.dims(x);

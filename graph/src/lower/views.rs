@@ -49,6 +49,27 @@ impl Lowering<'_> {
         Ok(self.emit(Op::Copy(Copy { fill: None, parts: vec![part] }), vec![Some(id)], output))
     }
 
+    /// Take `count` elements along an axis, `step` apart, from `start` on.
+    pub(crate) fn sliced(
+        &mut self,
+        call: &LoweringCall<'_>,
+        id: ValueId,
+        axis: usize,
+        start: usize,
+        count: usize,
+        step: usize,
+    ) -> Result<ValueId, GraphError> {
+        let mut dims = self.dims(id);
+        let mut strides = row_major(&dims);
+        let (Some(dim), Some(stride)) = (dims.get_mut(axis), strides.get_mut(axis)) else {
+            return Err(call.invalid(format!("there is no axis {axis}")));
+        };
+        let offset = start * *stride;
+        *dim = count;
+        *stride *= step;
+        self.strided(call, id, &dims, offset, &signed(&strides))
+    }
+
     /// Transpose a value: dimension `i` of the result is dimension `order[i]` of `id`.
     pub(crate) fn transposed(
         &mut self,

@@ -22,7 +22,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 HERE = Path(__file__).resolve().parent
 FLOAT, INT64, BOOL, INT32 = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL, TensorProto.INT32
-NUMPY = {FLOAT: np.float32, INT64: np.int64, BOOL: np.bool_, INT32: np.int32, TensorProto.FLOAT16: np.float16, TensorProto.DOUBLE: np.float64, TensorProto.UINT8: np.uint8}
+NUMPY = {FLOAT: np.float32, INT64: np.int64, BOOL: np.bool_, INT32: np.int32, TensorProto.FLOAT16: np.float16, TensorProto.DOUBLE: np.float64, TensorProto.UINT8: np.uint8, TensorProto.INT8: np.int8}
 CASES = []
 
 
@@ -157,6 +157,23 @@ def pictures():
     case("Conv same upper", "Conv", [[1, 2, 6, 5], [3, 2, 3, 2]], auto_pad="SAME_UPPER", strides=[2, 2])
     case("Conv same lower", "Conv", [[1, 2, 6, 5], [3, 2, 4, 2]], auto_pad="SAME_LOWER")
     case("Conv valid", "Conv", [[1, 2, 6, 5], [3, 2, 4, 2]], auto_pad="VALID")
+    case("ConvTranspose", "ConvTranspose", [[2, 3, 4, 5], [3, 4, 3, 2]])
+    case("ConvTranspose bias", "ConvTranspose", [[1, 3, 4, 5], [3, 4, 3, 2], [4]], strides=[2, 3], pads=[1, 0, 0, 1])
+    case("ConvTranspose blocks", "ConvTranspose", [[2, 3, 4, 5], [3, 4, 2, 2], [4]], strides=[2, 2])
+    case("ConvTranspose large step", "ConvTranspose", [[1, 2, 3, 3], [2, 2, 2, 2], [2]], strides=[3, 4])
+    case("ConvTranspose output padding", "ConvTranspose", [[1, 2, 3, 4], [2, 3, 3, 3], [3]], strides=[2, 2], output_padding=[1, 1], pads=[1, 1, 1, 1])
+    case("ConvTranspose wide padding", "ConvTranspose", [[1, 2, 5, 6], [2, 3, 3, 3]], strides=[2, 2], pads=[3, 4, 2, 5])
+    case("ConvTranspose groups", "ConvTranspose", [[1, 4, 3, 4], [4, 3, 3, 3], [6]], group=2, strides=[2, 1], pads=[1, 1, 1, 1])
+    case("ConvTranspose depthwise", "ConvTranspose", [[1, 4, 3, 4], [4, 1, 4, 4]], group=4, strides=[2, 2], pads=[1, 1, 1, 1])
+    case("ConvTranspose dilated", "ConvTranspose", [[1, 2, 3, 4], [2, 3, 2, 3], [3]], strides=[2, 1], dilations=[2, 3], pads=[1, 0, 0, 2])
+    case("ConvTranspose dilated groups", "ConvTranspose", [[1, 4, 3, 4], [4, 2, 2, 2]], group=2, strides=[2, 3], dilations=[2, 2])
+    case("ConvTranspose 1d", "ConvTranspose", [[2, 3, 5], [3, 4, 4], [4]], strides=[2], pads=[1, 0], output_padding=[1])
+    case("ConvTranspose same upper", "ConvTranspose", [[1, 2, 4, 4], [2, 3, 3, 4]], auto_pad="SAME_UPPER", strides=[2, 2])
+    case("ConvTranspose same lower", "ConvTranspose", [[1, 2, 4, 4], [2, 3, 3, 4]], auto_pad="SAME_LOWER", strides=[2, 2])
+    case("ConvTranspose valid", "ConvTranspose", [[1, 2, 4, 4], [2, 3, 3, 4]], auto_pad="VALID", strides=[2, 2])
+    case("ConvTranspose shape", "ConvTranspose", [[1, 2, 3, 3], [2, 2, 3, 3]], strides=[3, 2], output_shape=[10, 6])
+    case("ConvTranspose smaller shape", "ConvTranspose", [[1, 2, 4, 4], [2, 2, 3, 3], [2]], strides=[2, 2], output_shape=[8, 6])
+    case("ConvTranspose constant filters", "ConvTranspose", [[1, 2, 4, 4], formula(5, [2, 3, 3, 3], FLOAT)], strides=[2, 2], pads=[1, 1, 1, 1])
     case("FusedConv", "FusedConv", [[1, 2, 4, 4], [3, 2, 3, 3], [3]], domain="com.microsoft", activation="LeakyRelu", activation_params=[0.2])
     case("MaxPool", "MaxPool", [[1, 2, 7, 6]], kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 1])
     case("MaxPool ceil", "MaxPool", [[1, 2, 6, 6]], kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)
@@ -301,6 +318,115 @@ def products():
     case("microsoft Attention mask", "Attention", [[2, 3, 4], [4, 24], [24], np.array([[1, 1, 0], [1, 1, 1]], dtype=np.int32)], num_heads=2, **microsoft)
 
 
+def attention():
+    q, k, v = [2, 3, 4, 8], [2, 3, 6, 8], [2, 3, 6, 8]
+    of23 = {"opset": 23}
+    case("Attention", "Attention", [q, k, v], **of23)
+    case("Attention scale", "Attention", [q, k, v], scale=0.1, **of23)
+    case("Attention of several sizes", "Attention", [q, k, [2, 3, 6, 10]], **of23)
+    case("Attention causal", "Attention", [q, k, v], is_causal=1, **of23)
+    case("Attention heads over 128 elements", "Attention", [[1, 2, 2, 160], [1, 2, 3, 160], [1, 2, 3, 160]], **of23)
+    for mask in [[4, 6], [3, 4, 6], [2, 1, 4, 6], [2, 3, 4, 6]]:
+        case(f"Attention mask {mask}", "Attention", [q, k, v, mask], **of23)
+        case(f"Attention boolean mask {mask}", "Attention", [q, k, v, (mask, BOOL)], is_causal=1, **of23)
+    case("Attention softcap", "Attention", [q, k, v, [4, 6]], softcap=2.0, **of23)
+    # Every second key is masked; the last query has none.
+    closed = (np.arange(4 * 6) % 2 == 0).reshape(4, 6)
+    closed[3] = False
+    case("Attention query without keys", "Attention", [q, k, v, closed], **of23)
+    for mode in range(4):
+        # ONNX Runtime has another large number in place of negative infinity.
+        case(f"Attention products {mode}", "Attention", [q, k, v, [4, 6]], outputs=4, qk_matmul_output_mode=mode, softcap=3.0, **of23)
+    case("Attention past", "Attention", [q, [2, 3, 2, 8], [2, 3, 2, 10], [4, 7], [2, 3, 5, 8], [2, 3, 5, 10]], outputs=3, **of23)
+    case("Attention past causal", "Attention", [q, [2, 3, 4, 8], [2, 3, 4, 8], None, [2, 3, 5, 8], [2, 3, 5, 8]], outputs=3, is_causal=1, opset=24)
+    packed = {"q_num_heads": 4, "kv_num_heads": 2, **of23}
+    case("Attention packed", "Attention", [[2, 4, 24], [2, 6, 24], [2, 6, 24]], q_num_heads=3, kv_num_heads=3, **of23)
+    case("Attention packed causal", "Attention", [[2, 4, 24], [2, 6, 24], [2, 6, 24]], q_num_heads=3, kv_num_heads=3, is_causal=1, **of23)
+    case("Attention packed groups", "Attention", [[2, 4, 32], [2, 6, 16], [2, 6, 12]], outputs=3, is_causal=1, **packed)
+    case("Attention packed past", "Attention", [[2, 4, 32], [2, 2, 16], [2, 2, 16], [4, 7], [2, 2, 5, 8], [2, 2, 5, 8]], outputs=3, **packed)
+    groups = [[2, 6, 4, 8], [2, 2, 5, 8], [2, 2, 5, 8]]
+    for mask in [[4, 5], [6, 4, 5], [2, 1, 4, 5], [2, 6, 4, 5]]:
+        case(f"Attention groups {mask}", "Attention", [*groups, mask], **of23)
+    case("Attention groups of one sequence", "Attention", [[1, 6, 4, 8], [1, 2, 5, 8], [1, 2, 5, 8], [1, 6, 4, 5]], **of23)
+    lens = [None, None, None, ints(3, 6)]
+    case("Attention lengths", "Attention", [q, k, v, *lens], opset=24)
+    case("Attention lengths causal", "Attention", [q, k, v, *lens], opset=24, is_causal=1)
+    case("Attention lengths and mask", "Attention", [q, k, v, ([2, 1, 4, 6], BOOL), None, None, ([2], INT64)], opset=24, is_causal=1)
+    positions = ([2, 3], INT64)
+    case("RotaryEmbedding", "RotaryEmbedding", [[2, 4, 3, 8], [7, 4], [7, 4], positions], **of23)
+    case("RotaryEmbedding interleaved", "RotaryEmbedding", [[2, 4, 3, 8], [7, 4], [7, 4], positions], interleaved=1, **of23)
+    case("RotaryEmbedding part", "RotaryEmbedding", [[2, 4, 3, 8], [7, 2], [7, 2], positions], rotary_embedding_dim=4, **of23)
+    case("RotaryEmbedding part interleaved", "RotaryEmbedding", [[2, 4, 3, 8], [7, 2], [7, 2], positions], rotary_embedding_dim=4, interleaved=1, **of23)
+    case("RotaryEmbedding packed", "RotaryEmbedding", [[2, 3, 32], [7, 4], [7, 4], positions], num_heads=4, **of23)
+    case("RotaryEmbedding without positions", "RotaryEmbedding", [[2, 4, 3, 8], [2, 3, 4], [2, 3, 4]], **of23)
+
+
+def quantised():
+    uint8, int8 = TensorProto.UINT8, TensorProto.INT8
+    for name, zero in [("", np.uint8(3)), (" int8", np.int8(-4))]:
+        case(f"QuantizeLinear{name}", "QuantizeLinear", [[2, 3, 4], scalar(0.01), np.array(zero)])
+        case(f"QuantizeLinear axis{name}", "QuantizeLinear", [[2, 3, 4], floats(0.01, 0.1, 0.5), np.array([zero] * 3)], axis=1)
+        case(f"DequantizeLinear{name}", "DequantizeLinear", [([2, 3, 4], uint8 if name == "" else int8), scalar(0.25), np.array(zero)])
+        case(f"DequantizeLinear axis{name}", "DequantizeLinear", [([2, 3, 4], uint8 if name == "" else int8), floats(0.25, 0.1, 2), np.array([zero, 0, 1], dtype=zero.dtype)], axis=-2)
+    case("QuantizeLinear without zero point", "QuantizeLinear", [[2, 3], scalar(0.01)])
+    case("QuantizeLinear given scale", "QuantizeLinear", [[2, 3], np.abs(formula(1, [1], FLOAT)) + np.float32(0.1), np.array([5], dtype=np.uint8)])
+    case("QuantizeLinear halves", "QuantizeLinear", [floats(-3, -1, 1, 3, 5, 7), scalar(2), np.array(7, dtype=np.int8)])
+    case("QuantizeLinear blocks", "QuantizeLinear", [[2, 6], np.array([[0.1, 0.2, 0.3], [0.5, 0.01, 0.3]], dtype=np.float32), np.array([[1, 2, 3], [4, 5, 6]], dtype=np.uint8)], opset=21, axis=1, block_size=2)
+    case("DequantizeLinear blocks", "DequantizeLinear", [([4, 3], int8), np.abs(formula(1, [2, 3], FLOAT))], opset=21, axis=0, block_size=2)
+    case("DequantizeLinear int32", "DequantizeLinear", [([2, 3], INT32), scalar(0.3)])
+    case("DequantizeLinear weights", "DequantizeLinear", [np.arange(-6, 6, dtype=np.int8).reshape(3, 4), floats(0.25, 0.1, 2)], axis=0)
+    case("DynamicQuantizeLinear", "DynamicQuantizeLinear", [[3, 5]], outputs=3)
+    case("DynamicQuantizeLinear positive", "DynamicQuantizeLinear", [np.abs(formula(0, [9], FLOAT)) + 1], outputs=3)
+    case("DynamicQuantizeLinear negative", "DynamicQuantizeLinear", [-np.abs(formula(0, [9], FLOAT)) - 1], outputs=3)
+    case("DynamicQuantizeLinear zeroes", "DynamicQuantizeLinear", [np.zeros([3], dtype=np.float32)], outputs=3)
+    case("MatMulInteger", "MatMulInteger", [([2, 3, 4], uint8), ([4, 5], uint8), np.array(3, dtype=np.uint8), np.array(2, dtype=np.uint8)])
+    case("MatMulInteger int8", "MatMulInteger", [([3, 4], uint8), ([4, 5], int8), None, np.array([1, -2, 3, 0, 5], dtype=np.int8)])
+    case("MatMulInteger large", "MatMulInteger", [np.full([1, 257], 255, dtype=np.uint8), np.full([257, 1], 255, dtype=np.uint8)])
+    quantities = [scalar(0.1), np.array(3, dtype=np.uint8)]
+    case("QLinearMatMul", "QLinearMatMul", [([2, 3, 4], uint8), *quantities, ([4, 5], uint8), scalar(0.2), np.array(2, dtype=np.uint8), scalar(0.03), np.array(100, dtype=np.uint8)])
+    case("QLinearMatMul columns", "QLinearMatMul", [([3, 4], uint8), *quantities, ([4, 2], int8), floats(0.2, 0.5), np.array([2, -3], dtype=np.int8), scalar(0.03), np.array(100, dtype=np.uint8)])
+    case("ConvInteger", "ConvInteger", [([1, 2, 5, 4], uint8), ([3, 2, 3, 2], uint8), np.array(3, dtype=np.uint8), np.array(2, dtype=np.uint8)], pads=[1, 0, 1, 1], strides=[2, 1])
+    case("ConvInteger groups", "ConvInteger", [([1, 4, 5, 4], uint8), ([4, 2, 2, 2], int8)], group=2)
+    conv = [([1, 2, 5, 4], uint8), *quantities, ([3, 2, 3, 2], int8)]
+    case("QLinearConv", "QLinearConv", [*conv, scalar(0.2), np.array(1, dtype=np.int8), scalar(0.05), np.array(50, dtype=np.uint8)], pads=[1, 0, 1, 1])
+    case("QLinearConv bias", "QLinearConv", [*conv, floats(0.2, 0.1, 0.3), np.array([0, 0, 0], dtype=np.int8), scalar(0.05), np.array(50, dtype=np.uint8), np.array([10, -20, 30], dtype=np.int32)], strides=[2, 1])
+
+
+def recurrent():
+    def w(number, *shape):
+        return formula(number, shape, FLOAT) / np.float32(4)
+
+    steps, batch, features, hidden = 4, 2, 3, 5
+    for operator, gates, outputs in [("RNN", 1, 2), ("GRU", 3, 2), ("LSTM", 4, 3)]:
+        x = [steps, batch, features]
+        sizes = {"hidden_size": hidden, "outputs": outputs}
+
+        def weights(directions):
+            return [w(1, directions, gates * hidden, features), w(2, directions, gates * hidden, hidden)]
+
+        def state(directions):
+            return [w(4, directions, batch, hidden)] * (outputs - 1)
+
+        bias = w(3, 2, 2 * gates * hidden)
+        case(operator, operator, [x, *weights(1)], **sizes)
+        case(f"{operator} reverse", operator, [x, *weights(1), bias[:1]], direction="reverse", **sizes)
+        case(f"{operator} bidirectional", operator, [x, *weights(2), bias, None, *state(2)], direction="bidirectional", **sizes)
+        lens = np.array([3, 4], dtype=np.int32)
+        case(f"{operator} lengths", operator, [x, *weights(2), bias, lens, *state(2)], direction="bidirectional", **sizes)
+        case(f"{operator} given lengths", operator, [x, *weights(1), bias[:1], ([batch], INT32)], direction="reverse", **sizes)
+        case(f"{operator} clip", operator, [x, *weights(1), bias[:1]], clip=0.3, **sizes)
+        case(f"{operator} given weights", operator, [x, [1, gates * hidden, features], [1, gates * hidden, hidden], [1, 2 * gates * hidden]], **sizes)
+        case(f"{operator} last step only", operator, [[1, 1, features], *weights(1)], **sizes)
+    x, gru, lstm = [steps, batch, features], [w(1, 1, 15, 3), w(2, 1, 15, 5)], [w(1, 1, 20, 3), w(2, 1, 20, 5)]
+    case("GRU linear before reset", "GRU", [x, *gru, w(3, 1, 30)], outputs=2, hidden_size=5, linear_before_reset=1)
+    case("GRU linear before reset without bias", "GRU", [x, *gru], outputs=2, hidden_size=5, linear_before_reset=1)
+    case("LSTM peepholes", "LSTM", [x, *lstm, w(3, 1, 40), None, None, None, w(6, 1, 15)], outputs=3, hidden_size=5)
+    case("LSTM input forget", "LSTM", [x, *lstm, w(3, 1, 40)], outputs=3, hidden_size=5, input_forget=1)
+    case("LSTM activations", "LSTM", [x, *lstm], outputs=3, hidden_size=5, activations=["HardSigmoid", "ScaledTanh", "Affine"], activation_alpha=[0.3, 1.5, 0.5], activation_beta=[0.4, 0.7, 0.1])
+    case("RNN activations", "RNN", [x, w(1, 2, 5, 3), w(2, 2, 5, 5)], outputs=2, hidden_size=5, direction="bidirectional", activations=["Relu", "LeakyRelu"], activation_alpha=[0.2])
+    case("GRU activations", "GRU", [x, *gru], outputs=2, hidden_size=5, activations=["Sigmoid", "Softplus"])
+
+
 class Pattern:
     """A graph of several nodes, added in order."""
 
@@ -389,6 +515,15 @@ def patterns():
     boxes = p("Reshape", p("Slice", up, [0], [4], [1]), [1, 4, 36])
     p.gives(p("Mul", p("Add", p("Sigmoid", p("Transpose", boxes, perm=[0, 2, 1])), np.arange(36, dtype=np.float32).reshape(1, 36, 1)), scalar(8)))
 
+    p = Pattern("pattern: quantised convolution", [1, 3, 6, 6])
+    step, zero, none = scalar(0.02), np.array(100, dtype=np.uint8), np.array(0, dtype=np.int8)
+    y = p("DequantizeLinear", p("QuantizeLinear", "x", step, zero), step, zero)
+    filters = (np.arange(4 * 3 * 3 * 3) * 7919 % 255 - 127).astype(np.int8).reshape(4, 3, 3, 3)
+    filters = p("DequantizeLinear", filters, floats(0.01, 0.02, 0.005, 0.03), np.zeros([4], dtype=np.int8), axis=0)
+    bias = p("DequantizeLinear", np.array([100, -200, 300, 50], dtype=np.int32), scalar(0.001), np.array(0, dtype=np.int32))
+    y = p("Relu", p("Conv", y, filters, bias, pads=[1, 1, 1, 1]))
+    p.gives(p("DequantizeLinear", p("QuantizeLinear", y, scalar(0.05), none), scalar(0.05), none))
+
     p = Pattern("pattern: feed-forward", [2, 3, 8])
     y = p("Add", p("MatMul", "x", w(1, 8, 16)), w(2, 16))
     inner = p("Add", p("Erf", p("Div", y, scalar(2**0.5))), scalar(1))
@@ -397,7 +532,7 @@ def patterns():
 
 
 def main() -> int:
-    for part in [elementwise, pictures, moves, rows, products, patterns]:
+    for part in [elementwise, pictures, moves, rows, products, attention, quantised, recurrent, patterns]:
         part()
     text = "[\n" + ",\n".join(json.dumps(one, separators=(",", ":")) for one in CASES) + "\n]\n"
     target = HERE / "operators.json"
