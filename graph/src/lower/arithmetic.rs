@@ -27,7 +27,11 @@ pub(super) fn unary(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Mad
             return Err(call.unsupported(format!("elements of type {element_type} are")));
         }
     };
-    let made = if call.node.operator == "IsNaN" { ElementType::Bool } else { element_type };
+    let made = if matches!(call.node.operator.as_str(), "IsInf" | "IsNaN") {
+        ElementType::Bool
+    } else {
+        element_type
+    };
     Ok(vec![Some(lowering.elementwise(call, lane, instructions, &[x], made)?)])
 }
 

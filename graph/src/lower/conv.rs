@@ -4,10 +4,11 @@ mod transpose;
 pub(super) use transpose::conv_transpose;
 
 use super::call::LoweringCall;
+use super::functions::{X, apply, number, with};
 use super::{Lowering, Made};
 use crate::GraphError;
 use crate::ir::{
-    Activation, Conv, ImageLayout, Instruction, NumberType, Op, PoolKind, Pooling, Unary, ValueId,
+    Activation, Binary, Conv, ImageLayout, Instruction, NumberType, Op, PoolKind, Pooling, Unary, ValueId,
     ValueSource,
 };
 
@@ -39,7 +40,7 @@ pub(super) fn fused(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Mad
     let mut code = vec![Instruction::Load(0)];
     if let Some(residual) = call.optional(3) {
         operands.push(residual);
-        code.extend([Instruction::Load(1), Instruction::Binary(crate::ir::Binary::Add)]);
+        code.extend([Instruction::Load(1), with(Binary::Add)]);
     }
     let parameter = |index: usize, default| {
         call.floats("activation_params").and_then(|all| all.get(index)).copied().unwrap_or(default)
@@ -65,26 +66,55 @@ pub(super) fn fused(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Mad
 
 pub(super) fn pool(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
-    let dims = lowering.dims(x);
-    let (picture, spatial) = lowering.as_picture(call, x)?;
-    let &[batch, channels, height, width]: &[usize; 4] =
-        picture.1.as_slice().try_into().map_err(|_| call.invalid("its input is not an image"))?;
-    let kernel = call.sizes("kernel_shape", spatial, 1)?;
-    let window = Window::new(call, kernel, [height, width], spatial, call.flag("ceil_mode"))?;
     let kind = match call.node.operator.as_str() {
         "MaxPool" => PoolKind::Max,
         _ => PoolKind::Average { count_padding: call.flag("count_include_pad") },
     };
-    let element_type = lowering.element_type(x);
-    if NumberType::for_element_type(element_type) == NumberType::Integer && kind != PoolKind::Max {
-        return Err(call.invalid(format!("elements of type {element_type} have no mean")));
+    let (y, _) = lowering.pooled(call, x, kind)?;
+    Ok(vec![Some(y), None])
+}
+
+/// Lower `LpPool`: the norm of each window, from the mean of the powers of its elements.
+pub(super) fn lp_pool(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
+    if call.flag("ceil_mode") {
+        return Err(call.unsupported("rounding up is"));
     }
-    let output = call.tensor(element_type, [batch, channels, window.out[0], window.out[1]])?;
-    let Window { kernel, strides, dilations, pads_begin, pads_end, out } = window;
-    let layout = ImageLayout::ChannelsFirst;
-    let op = Pooling { kind, kernel, strides, pads_begin, pads_end, dilations, layout };
-    let y = lowering.emit(Op::Pool(op), vec![Some(picture.0)], output);
-    Ok(vec![Some(lowering.view(call, y, with_picture(&dims, channels, out))?), None])
+    let x = call.input(0)?;
+    let element_type = lowering.element_type(x);
+    let order = number(call.int("p").unwrap_or(2) as f32);
+    let code = vec![X, apply(Unary::Abs), order, with(Binary::Pow)];
+    let powers = lowering.elementwise(call, NumberType::Float, code, &[x], element_type)?;
+    let (means, area) = lowering.pooled(call, powers, PoolKind::Average { count_padding: true })?;
+    let root = [number(1.0), order, with(Binary::Div), with(Binary::Pow)];
+    let code = [&[X, number(area as f32), with(Binary::Mul)], &root[..]].concat();
+    Ok(vec![Some(lowering.elementwise(call, NumberType::Float, code, &[means], element_type)?)])
+}
+
+impl Lowering<'_> {
+    /// Pool windows; also returns the number of elements in a window.
+    fn pooled(
+        &mut self,
+        call: &LoweringCall<'_>,
+        x: ValueId,
+        kind: PoolKind,
+    ) -> Result<(ValueId, usize), GraphError> {
+        let dims = self.dims(x);
+        let (picture, spatial) = self.as_picture(call, x)?;
+        let &[batch, channels, height, width]: &[usize; 4] =
+            picture.1.as_slice().try_into().map_err(|_| call.invalid("its input is not an image"))?;
+        let kernel = call.sizes("kernel_shape", spatial, 1)?;
+        let window = Window::new(call, kernel, [height, width], spatial, call.flag("ceil_mode"))?;
+        let element_type = self.element_type(x);
+        if NumberType::for_element_type(element_type) == NumberType::Integer && kind != PoolKind::Max {
+            return Err(call.invalid(format!("elements of type {element_type} have no mean")));
+        }
+        let output = call.tensor(element_type, [batch, channels, window.out[0], window.out[1]])?;
+        let Window { kernel, strides, dilations, pads_begin, pads_end, out } = window;
+        let layout = ImageLayout::ChannelsFirst;
+        let op = Pooling { kind, kernel, strides, pads_begin, pads_end, dilations, layout };
+        let y = self.emit(Op::Pool(op), vec![Some(picture.0)], output);
+        Ok((self.view(call, y, with_picture(&dims, channels, out))?, kernel[0] * kernel[1]))
+    }
 }
 
 impl Lowering<'_> {

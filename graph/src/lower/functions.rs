@@ -52,6 +52,59 @@ pub(super) fn of_floats(call: &LoweringCall<'_>) -> Result<Vec<Instruction>, Gra
         "Sigmoid" => activation(Activation::Sigmoid),
         "Softplus" => activation(Activation::Softplus),
         "Tanh" => activation(Activation::Tanh),
+        "Tan" => Ok(vec![X, apply(Unary::Sin), X, apply(Unary::Cos), with(Binary::Div)]),
+        // (exp(x) +- exp(-x)) / 2
+        "Cosh" | "Sinh" => {
+            let sign = if call.node.operator == "Cosh" { Binary::Add } else { Binary::Sub };
+            let exp = apply(Unary::Exp);
+            Ok(vec![X, exp, X, apply(Unary::Neg), exp, with(sign), number(0.5), with(Binary::Mul)])
+        }
+        // sign(x) * log(|x| + sqrt(x * x + 1))
+        "Asinh" => {
+            let square = [X, X, with(Binary::Mul), number(1.0), with(Binary::Add), apply(Unary::Sqrt)];
+            let mut code = vec![X, apply(Unary::Sign), X, apply(Unary::Abs)];
+            code.extend(square);
+            code.extend([with(Binary::Add), apply(Unary::Log), with(Binary::Mul)]);
+            Ok(code)
+        }
+        // log(x + sqrt(x * x - 1))
+        "Acosh" => {
+            let square = [X, X, with(Binary::Mul), number(1.0), with(Binary::Sub), apply(Unary::Sqrt)];
+            Ok([&[X], &square[..], &[with(Binary::Add), apply(Unary::Log)]].concat())
+        }
+        // log((1 + x) / (1 - x)) / 2
+        "Atanh" => {
+            let one = number(1.0);
+            let mut code = vec![one, X, with(Binary::Add), one, X, with(Binary::Sub), with(Binary::Div)];
+            code.extend([apply(Unary::Log), number(0.5), with(Binary::Mul)]);
+            Ok(code)
+        }
+        // x * sigmoid(alpha * x)
+        "Swish" => {
+            let alpha = number(float("alpha", 1.0));
+            Ok(vec![X, X, alpha, with(Binary::Mul), activate(Activation::Sigmoid), with(Binary::Mul)])
+        }
+        // x < -lambd ? x + bias : x > lambd ? x - bias : 0
+        "Shrink" => {
+            let limit = float("lambd", 0.5);
+            let bias = number(float("bias", 0.0));
+            let mut code = vec![X, number(-limit), with(Binary::Less), X, bias, with(Binary::Add)];
+            code.extend([X, number(limit), with(Binary::Greater), X, bias, with(Binary::Sub), number(0.0)]);
+            code.extend([Instruction::Where, Instruction::Where]);
+            Ok(code)
+        }
+        "IsInf" => {
+            let is = |name| call.int(name).is_none_or(|flag| flag != 0);
+            let equal = |limit| [X, number(limit), with(Binary::Equal)];
+            Ok(match (is("detect_negative"), is("detect_positive")) {
+                (false, false) => vec![number(0.0)],
+                (true, false) => equal(f32::NEG_INFINITY).to_vec(),
+                (false, true) => equal(f32::INFINITY).to_vec(),
+                (true, true) => {
+                    [&equal(f32::NEG_INFINITY)[..], &equal(f32::INFINITY), &[with(Binary::Or)]].concat()
+                }
+            })
+        }
         // x * tanh(softplus(x))
         "Mish" => {
             Ok(vec![X, X, activate(Activation::Softplus), activate(Activation::Tanh), with(Binary::Mul)])

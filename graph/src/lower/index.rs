@@ -59,7 +59,11 @@ impl Lowering<'_> {
     }
 
     /// Return indices in one of the two types that operations accept.
-    fn as_indices(&mut self, call: &LoweringCall<'_>, indices: ValueId) -> Result<ValueId, GraphError> {
+    pub(super) fn as_indices(
+        &mut self,
+        call: &LoweringCall<'_>,
+        indices: ValueId,
+    ) -> Result<ValueId, GraphError> {
         match self.element_type(indices) {
             ElementType::Int64 | ElementType::Int32 => Ok(indices),
             _ => self.cast(call, indices, ElementType::Int64),
@@ -89,18 +93,6 @@ pub(super) fn gather_elements(lowering: &mut Lowering<'_>, call: &LoweringCall<'
     let strides = unsigned(&layouts.pop().unwrap_or_default());
     let op = GatherElements { dims: block, strides, axis: dims[axis], axis_stride };
     Ok(vec![Some(lowering.emit(Op::GatherElements(op), vec![Some(x), Some(indices)], output))])
-}
-
-/// Lower `GatherND` where it equals `Gather` along the first axis.
-pub(super) fn gather_nd(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
-    let x = call.input(0)?;
-    let indices = call.input(1)?;
-    let mut dims = lowering.dims(indices);
-    if call.flag("batch_dims") || dims.pop() != Some(1) || lowering.dims(x).is_empty() {
-        return Err(call.unsupported("indices of several dimensions are"));
-    }
-    let indices = lowering.view(call, indices, dims)?;
-    Ok(vec![Some(lowering.gathered(call, x, indices, 0)?)])
 }
 
 /// Keep the elements above or below a diagonal.

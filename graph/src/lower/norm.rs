@@ -4,6 +4,7 @@ use super::call::LoweringCall;
 use super::{Lowering, Made};
 use crate::GraphError;
 use crate::ir::{Binary, Instruction, LayerNorm, Lrn, NumberType, Op, ReduceKind, Scalar, Unary, ValueId};
+use weir_types::ElementType;
 
 const ADD: Instruction = Instruction::Binary(Binary::Add);
 const SUB: Instruction = Instruction::Binary(Binary::Sub);
@@ -99,10 +100,34 @@ pub(super) fn layer(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Mad
     let axis = call.axis(call.int("axis").unwrap_or(-1), dims.len())?;
     let epsilon = call.float("epsilon").unwrap_or(1e-5);
     let y = lowering.scaled_layer_norm(call, x, call.optional(1), call.optional(2), axis, epsilon)?;
-    Ok(vec![Some(y)])
+    if !call.wants(1) && !call.wants(2) {
+        return Ok(vec![Some(y)]);
+    }
+    let axes: Vec<usize> = (axis..dims.len()).collect();
+    let [mean, deviation] = lowering.moments(call, x, &axes, epsilon)?;
+    Ok(vec![Some(y), Some(mean), Some(deviation)])
 }
 
 impl Lowering<'_> {
+    /// Return the mean and the reciprocal of the standard deviation along axes, in fp32.
+    fn moments(
+        &mut self,
+        call: &LoweringCall<'_>,
+        x: ValueId,
+        axes: &[usize],
+        epsilon: f32,
+    ) -> Result<[ValueId; 2], GraphError> {
+        let x = self.cast(call, x, ElementType::Fp32)?;
+        let mean = self.reduced(call, x, ReduceKind::Mean, axes, true)?;
+        let centred = [load(0), load(1), SUB];
+        let code = [&centred[..], &centred, &[MUL]].concat();
+        let squares = self.elementwise(call, NumberType::Float, code, &[x, mean], ElementType::Fp32)?;
+        let variance = self.reduced(call, squares, ReduceKind::Mean, axes, true)?;
+        let code = vec![load(0), number(epsilon), ADD, Instruction::Unary(Unary::Rsqrt)];
+        let deviation = self.elementwise(call, NumberType::Float, code, &[variance], ElementType::Fp32)?;
+        Ok([mean, deviation])
+    }
+
     fn scaled_layer_norm(
         &mut self,
         call: &LoweringCall<'_>,
@@ -246,4 +271,25 @@ pub(super) fn lrn(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made 
     let float = |name, default| call.float(name).unwrap_or(default);
     let op = Lrn { size, alpha: float("alpha", 1e-4), beta: float("beta", 0.75), bias: float("bias", 1.0) };
     Ok(vec![Some(lowering.emit(Op::Lrn(op), vec![Some(x)], tensor))])
+}
+
+/// Lower `(x - mean) / (deviation + 1e-9)`, along the batch and all pixels by default.
+pub(super) fn mean_variance(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
+    let x = call.input(0)?;
+    let rank = lowering.dims(x).len();
+    let axes = call.axes(call.ints("axes").unwrap_or(&[0, 2, 3]), rank)?;
+    let element_type = lowering.element_type(x);
+    let mean = lowering.reduced(call, x, ReduceKind::Mean, &axes, true)?;
+    let centred = lowering.elementwise(
+        call,
+        NumberType::Float,
+        vec![load(0), load(1), SUB],
+        &[x, mean],
+        element_type,
+    )?;
+    let square = vec![load(0), load(0), MUL];
+    let squares = lowering.elementwise(call, NumberType::Float, square, &[centred], element_type)?;
+    let variance = lowering.reduced(call, squares, ReduceKind::Mean, &axes, true)?;
+    let code = vec![load(0), load(1), Instruction::Unary(Unary::Sqrt), number(1e-9), ADD, DIV];
+    Ok(vec![Some(lowering.elementwise(call, NumberType::Float, code, &[centred, variance], element_type)?)])
 }

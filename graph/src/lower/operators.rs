@@ -2,8 +2,8 @@
 
 use super::call::LoweringCall;
 use super::{
-    Lowering, Made, arithmetic, attention, conv, index, make, matmul, moves, norm, pad, quantise, recurrent,
-    resize, rotary, rows, slice,
+    Lowering, Made, arithmetic, attention, conv, grid, index, make, matmul, moves, norm, pad, quantise,
+    recurrent, resize, rotary, rows, scatter, slice,
 };
 use crate::{GraphError, onnx};
 
@@ -80,10 +80,13 @@ macro_rules! operators {
 // places of the outputs that it makes.
 operators! {
     "Abs" 1 arithmetic::unary;
+    "Acosh" 9 arithmetic::unary;
     "Add" 1 arithmetic::binary;
     "And" 1 arithmetic::binary;
     "ArgMax" 1 rows::arg_reduce;
     "ArgMin" 1 rows::arg_reduce;
+    "Asinh" 9 arithmetic::unary;
+    "Atanh" 9 arithmetic::unary;
     "Attention" 23 attention::attention => all, "local windows, and masks shorter than the keys";
     "AveragePool" 1 conv::pool, "3-D";
     "BatchNormalization" 1 norm::batch, "training";
@@ -98,6 +101,7 @@ operators! {
     "ConvInteger" 10 quantise::conv_integer, "3-D";
     "ConvTranspose" 1 conv::conv_transpose, "3-D";
     "Cos" 7 arithmetic::unary;
+    "Cosh" 9 arithmetic::unary;
     "CumSum" 11 rows::cum_sum;
     "DepthToSpace" 1 moves::depth_to_space;
     "DequantizeLinear" 10 quantise::dequantize, "other quantised types than INT8, UINT8 and INT32";
@@ -115,33 +119,38 @@ operators! {
     "GRU" 7 recurrent::recurrent => [0, 1], "the batch as the first dimension, sequences over 256 steps, and some activations";
     "Gather" 1 index::gather;
     "GatherElements" 11 index::gather_elements;
-    "GatherND" 11 index::gather_nd, "indices of more than one dimension at once, and batches";
+    "GatherND" 11 scatter::gather_nd, "batches";
     "Gelu" 20 arithmetic::unary;
     "Gemm" 1 matmul::gemm, "integers";
     "GlobalAveragePool" 1 rows::global_pool;
     "GlobalMaxPool" 1 rows::global_pool;
     "Greater" 1 arithmetic::binary;
     "GreaterOrEqual" 12 arithmetic::binary;
+    "GridSample" 16 grid::grid_sample, "3-D, and cubic";
     "GroupNormalization" 18 norm::group;
     "HardSigmoid" 1 arithmetic::unary;
     "HardSwish" 14 arithmetic::unary;
+    "Hardmax" 1 rows::hardmax;
     "Identity" 1 moves::identity, "sequences";
     "InstanceNormalization" 1 norm::instance;
+    "IsInf" 10 arithmetic::unary;
     "IsNaN" 9 arithmetic::unary;
     "LRN" 1 norm::lrn;
     "LSTM" 7 recurrent::recurrent => [0, 1, 2], "the batch as the first dimension, sequences over 256 steps, and some activations";
-    "LayerNormalization" 17 norm::layer, "the outputs mean and deviation";
+    "LayerNormalization" 17 norm::layer => [0, 1, 2];
     "LeakyRelu" 1 arithmetic::unary;
     "Less" 1 arithmetic::binary;
     "LessOrEqual" 12 arithmetic::binary;
     "Log" 1 arithmetic::unary;
     "LogSoftmax" 1 rows::softmax;
     "LpNormalization" 1 norm::lp;
+    "LpPool" 7 conv::lp_pool, "3-D, and rounding up";
     "MatMul" 1 matmul::matmul, "integers";
     "MatMulInteger" 10 quantise::matmul_integer;
     "Max" 1 arithmetic::variadic;
     "MaxPool" 1 conv::pool, "3-D, and the output of indices";
     "Mean" 1 arithmetic::variadic;
+    "MeanVarianceNormalization" 9 norm::mean_variance;
     "Min" 1 arithmetic::variadic;
     "Mish" 18 arithmetic::unary;
     "Mod" 10 arithmetic::binary;
@@ -176,11 +185,16 @@ operators! {
     "Resize" 10 resize::resize, "cubic, antialiasing, and cropping; other dimensions than the last two";
     "RotaryEmbedding" 23 rotary::embedding;
     "Round" 11 arithmetic::unary;
+    "Scatter" 9 scatter::scatter_elements, "over 2^22 pairs of elements and updates, if the indices depend on the inputs";
+    "ScatterElements" 11 scatter::scatter_elements, "over 2^22 pairs of elements and updates, if the indices depend on the inputs";
+    "ScatterND" 11 scatter::scatter_nd, "over 2^22 pairs of elements and updates, if the indices depend on the inputs";
     "Selu" 1 arithmetic::unary;
     "Shape" 1 make::shape;
+    "Shrink" 9 arithmetic::unary;
     "Sigmoid" 1 arithmetic::unary;
     "Sign" 9 arithmetic::unary;
     "Sin" 7 arithmetic::unary;
+    "Sinh" 9 arithmetic::unary;
     "Size" 1 make::size;
     "Slice" 1 slice::slice, "ends that depend on the inputs";
     "Softmax" 1 rows::softmax;
@@ -192,6 +206,8 @@ operators! {
     "Squeeze" 1 moves::squeeze;
     "Sub" 1 arithmetic::binary;
     "Sum" 1 arithmetic::variadic;
+    "Swish" 24 arithmetic::unary;
+    "Tan" 7 arithmetic::unary;
     "Tanh" 1 arithmetic::unary;
     "ThresholdedRelu" 10 arithmetic::unary;
     "Tile" 6 moves::tile;

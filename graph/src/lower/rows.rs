@@ -207,6 +207,38 @@ pub(super) fn arg_reduce(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -
     Ok(vec![Some(lowering.emit(Op::ArgReduce(op), vec![Some(x)], output))])
 }
 
+/// Lower `Hardmax`: 1 at the first maximum of each row, 0 elsewhere.
+pub(super) fn hardmax(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
+    let x = call.input(0)?;
+    let dims = lowering.dims(x);
+    let element_type = lowering.element_type(x);
+    // Before opset 13, all dimensions from the axis on formed one row.
+    let axis = call.axis(call.int("axis").unwrap_or(if call.opset < 13 { 1 } else { -1 }), dims.len())?;
+    let (view, along) = if call.opset < 13 {
+        let (rows, cols) = dims.split_at(axis);
+        (vec![rows.iter().product(), cols.iter().product()], 1)
+    } else {
+        (dims.clone(), axis)
+    };
+    let size = view[along];
+    let x = lowering.view(call, x, view.clone())?;
+    let output = call.tensor(ElementType::Int64, reduced_dims(&view, &[along], true))?;
+    let (rows_of, rows, cols) = lowering.innermost(call, x, &[along])?;
+    if cols == 0 {
+        return Err(call.invalid("there is no largest of nothing"));
+    }
+    let op = ArgReduce { rows, cols, largest: true, last: false };
+    let most = lowering.emit(Op::ArgReduce(op), vec![Some(rows_of)], output);
+    let mut places = vec![1; view.len()];
+    places[along] = size;
+    let tensor = call.tensor(ElementType::Int64, places)?;
+    let numbers = (0..).take(size).collect();
+    let places = lowering.constant(crate::reference::ReferenceTensor::integers(tensor, numbers));
+    let code = vec![Instruction::Load(0), Instruction::Load(1), Instruction::Binary(Binary::Equal)];
+    let y = lowering.elementwise(call, NumberType::Integer, code, &[most, places], element_type)?;
+    Ok(vec![Some(lowering.view(call, y, dims)?)])
+}
+
 pub(super) fn top_k(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let k = match call.optional(1) {
