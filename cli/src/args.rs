@@ -70,6 +70,7 @@ pub(crate) enum Command {
     Models(commands::models::ModelsArgs),
     KernelGraphs(commands::kernel_graphs::KernelGraphsArgs),
     Keys(commands::keys::KeysArgs),
+    Secrets(commands::secrets::SecretsArgs),
     Objects(commands::objects::ObjectsArgs),
     Workflows(commands::workflows::WorkflowsArgs),
     Logs(commands::logs::LogsArgs),

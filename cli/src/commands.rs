@@ -29,6 +29,7 @@ pub(crate) mod promote;
 pub(crate) mod replay;
 pub(crate) mod restore;
 pub(crate) mod rollback;
+pub(crate) mod secrets;
 pub(crate) mod simulate;
 pub(crate) mod status;
 pub(crate) mod top;
@@ -105,6 +106,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Command::Models(args) => models::run(args, &context),
         Command::KernelGraphs(args) => kernel_graphs::run(args, &context),
         Command::Keys(args) => keys::run(args, &context),
+        Command::Secrets(args) => secrets::run(args, &context),
         Command::Objects(args) => objects::run(args, &context),
         Command::Workflows(args) => workflows::run(args, &context),
         Command::Logs(args) => logs::run(&args, &context),

@@ -23,6 +23,9 @@ pub use weir_backup as backup;
 pub use weir_cluster::{ClusterConfig, SchedulerConfig};
 pub use weir_control::ObjectsConfig;
 pub use weir_control::models::{BackendKind, ModelsConfig};
+pub use weir_control::secrets::{
+    KeyringError, add_key as add_secrets_key, make_key_file as make_secrets_key,
+};
 pub use weir_dispatch::IntermediatesConfig;
 pub use weir_gateway::GatewayConfig;
 pub use weir_otlp::{OtlpConfig, OtlpProtocol, TracesConfig};

@@ -265,6 +265,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         placements: placements.clone(),
         cluster: cluster.clone(),
         objects: deployed.objects.clone(),
+        secrets: deployed.secrets.clone(),
         intermediates: Arc::new(Intermediates::start(
             placements.node(),
             cluster.clone(),

@@ -75,6 +75,7 @@ pages! {
     python_guide_runs: "guides/python.md";
     python_client_guide_runs: "guides/python-client.md";
     release_guide_runs: "guides/release.md";
+    secrets_guide_runs: "guides/secrets.md";
     secure_guide_runs: "guides/secure.md";
     serve_model_guide_runs: "guides/serve-model.md";
     simulate_guide_runs: "guides/simulate.md";

@@ -25,6 +25,9 @@ pub use objects::{DATATYPE_HEADER, Object, SHAPE_HEADER};
 mod keys;
 pub use keys::{ApiKey, CreatedApiKey, KEY_TTL_MS_DEFAULT, KEY_TTL_MS_MAX, NewApiKey, Scope};
 
+mod secrets;
+pub use secrets::{Secret, SecretRotation};
+
 mod capacity;
 pub use capacity::{ModelCapacity, ProfileEvent, ProfileRequest};
 

@@ -90,6 +90,8 @@ codes! {
     ObjectNotFound = "object-not-found";
     /// The tenant has no API key of this name.
     KeyNotFound = "key-not-found";
+    /// The tenant has no secret of this name.
+    SecretNotFound = "secret-not-found";
     /// An intermediate result that a workflow step left on a node no longer exists: the node was
     /// lost, or the result expired. The client should retry.
     IntermediateLost = "intermediate-lost";
@@ -176,6 +178,8 @@ codes! {
     ModelQuarantined = "model-quarantined";
     /// The stored component of the function differs from the deployed component.
     ComponentDamaged = "component-damaged";
+    /// The function gets a secret that was removed, or that the node cannot decrypt.
+    SecretUnavailable = "secret-unavailable";
     /// The client closed the connection.
     Cancelled = "cancelled";
     /// Internal error of the node.

@@ -38,6 +38,9 @@ pub use imports::imports_whole_runtime;
 mod objects;
 pub use objects::{NamePattern, NamePatternError, ObjectGrants};
 
+mod secrets;
+pub use secrets::{SECRET_BYTES_MAX, SECRET_GRANTS_MAX, SecretGrants, SecretName, SecretNameError};
+
 mod batching;
 pub use batching::{Batching, BatchingError, BatchingMode};
 

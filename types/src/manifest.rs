@@ -3,7 +3,7 @@
 
 use crate::{
     Autosize, Batching, Cost, DeviceChoice, Limits, ModelLabels, Name, ObjectGrants, Precision, Reuse,
-    Version,
+    SecretGrants, Version,
 };
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
@@ -18,9 +18,13 @@ use std::fmt;
 pub struct FunctionManifest {
     /// Models that the function may open.
     pub models: Vec<ModelRef>,
-    /// Environment variables of the guest. The node's environment is never visible to a guest.
+    /// Environment variables of the guest, in plain text. The node's environment is never visible to
+    /// a guest.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
+    /// Secrets that the guest gets, as environment variables.
+    #[serde(skip_serializing_if = "SecretGrants::is_empty")]
+    pub secrets: SecretGrants,
     /// Hosts that the guest may send HTTP requests to, as `host` or `host:port`; `*` allows all.
     pub outbound_hosts: Vec<String>,
     /// Named objects that the function may use.

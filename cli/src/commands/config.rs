@@ -16,8 +16,8 @@ use weir_host::NodeConfig;
 ///   [node]      settings of the node that `weir up` starts: the keys shown here
 ///   [client]    the node that the other commands connect to: url, token_from, ca_file
 ///   [function]  this folder's function: name, build, watch_build, component, world, snapshot,
-///               snapshot_init, models, objects, env, outbound_hosts, idempotent, public, cache_ttl_ms,
-///               slo_ms, cost_slo, reuse, limits
+///               snapshot_init, models, objects, env, secrets, outbound_hosts, idempotent, public,
+///               cache_ttl_ms, slo_ms, cost_slo, reuse, limits
 ///
 /// The output is a valid weir.toml. docs/reference/configuration.md describes each key.
 #[derive(Debug, clap::Args)]

@@ -7,9 +7,9 @@ use crate::output::OutputSettings;
 use crate::uploads::{Component, ComponentUpload, WorkflowUpload};
 use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
-use weir_types::api::{Canary, Function, FunctionVersion, Model, Workflow};
+use weir_types::api::{Canary, Function, FunctionVersion, Model, Secret, Workflow};
 use weir_types::{
-    ContentHash, Cost, ErrorCode, FunctionManifest, ModelManifest, ModelRef, Name, Port, Version,
+    ContentHash, Cost, ErrorCode, FunctionManifest, ModelManifest, ModelRef, Name, Port, SecretName, Version,
 };
 
 /// Functions, models and workflows of a tenant.
@@ -69,6 +69,7 @@ pub(crate) struct CurrentWorkflow {
 impl Current {
     /// Reads the state of a node, in detail for what `declared` names. Changes nothing.
     pub(crate) fn read(client: &Client, declared: &Declared) -> Result<Self> {
+        check_secrets(client, declared)?;
         let mut current = Self::default();
         for function in client.get::<Vec<Function>>("/v1/functions", "list the functions")? {
             let name = function.active.name.clone();
@@ -181,6 +182,23 @@ impl CurrentWorkflow {
             is_up_to_date: true,
         }
     }
+}
+
+/// Checks that the node has the secrets that the declared functions get. A declaration has no values.
+fn check_secrets(client: &Client, declared: &Declared) -> Result<()> {
+    let functions = declared.functions.values();
+    let mut wanted: BTreeSet<&SecretName> =
+        functions.flat_map(|function| function.manifest.secrets.iter().map(|(_, name)| name)).collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    for secret in client.get::<Vec<Secret>>("/v1/secrets", "list the secrets")? {
+        wanted.remove(&secret.name);
+    }
+    let missing: Vec<_> = wanted.into_iter().map(SecretName::as_str).collect();
+    let Some(first) = missing.first() else { return Ok(()) };
+    let text = format!("the node lacks secrets that the declared functions get: {}", missing.join(", "));
+    Err(Problem::new(text).hint(format!("store each of them, as with `weir secrets set {first}`")).into())
 }
 
 /// Whether deploying the document of a workflow again would change nothing.

@@ -10,7 +10,7 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 use weir_types::{
     Autosize, Batching, ContentHash, Cost, DeviceChoice, Limits, ModelRef, Name, ObjectGrants, Precision,
-    Reuse,
+    Reuse, SecretGrants,
 };
 
 /// A document of a file.
@@ -32,6 +32,7 @@ pub(super) struct FunctionEntry {
     pub(super) canary: Option<CanaryEntry>,
     pub(super) env: BTreeMap<String, String>,
     pub(super) models: Option<Vec<ModelRef>>,
+    pub(super) secrets: Option<SecretGrants>,
     pub(super) outbound_hosts: Option<Vec<String>>,
     pub(super) objects: Option<ObjectGrants>,
     pub(super) idempotent: Option<bool>,

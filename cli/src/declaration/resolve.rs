@@ -190,6 +190,7 @@ impl FunctionEntry {
         FunctionManifest {
             models: self.models.clone().unwrap_or_default(),
             env: BTreeMap::new(),
+            secrets: self.secrets.clone().unwrap_or_default(),
             outbound_hosts: self.outbound_hosts.clone().unwrap_or_default(),
             objects: self.objects.clone().unwrap_or_default(),
             idempotent: self.idempotent.unwrap_or_default(),
@@ -206,6 +207,7 @@ impl FunctionEntry {
     fn manifest_keys(&self) -> Vec<&'static str> {
         let keys = [
             ("models", self.models.is_some()),
+            ("secrets", self.secrets.is_some()),
             ("outbound_hosts", self.outbound_hosts.is_some()),
             ("objects", self.objects.is_some()),
             ("idempotent", self.idempotent.is_some()),

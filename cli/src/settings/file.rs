@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use weir_host::NodeConfig;
-use weir_types::{Cost, FunctionManifest, Limits, ModelRef, Name, ObjectGrants, Reuse};
+use weir_types::{Cost, FunctionManifest, Limits, ModelRef, Name, ObjectGrants, Reuse, SecretGrants};
 
 const FILE_NAME: &str = "weir.toml";
 
@@ -62,6 +62,8 @@ pub(crate) struct FunctionProject {
     #[serde(default)]
     env: BTreeMap<String, String>,
     #[serde(default)]
+    secrets: SecretGrants,
+    #[serde(default)]
     outbound_hosts: Vec<String>,
     #[serde(default)]
     objects: ObjectGrants,
@@ -85,6 +87,7 @@ impl FunctionProject {
         FunctionManifest {
             models: self.models.clone(),
             env: self.env.clone(),
+            secrets: self.secrets.clone(),
             outbound_hosts: self.outbound_hosts.clone(),
             objects: self.objects.clone(),
             idempotent: self.idempotent,
@@ -143,6 +146,7 @@ impl ConfigFile {
             &mut node.logs.audit.file,
             &mut node.traces.otlp.headers_file,
             &mut node.traces.otlp.ca,
+            &mut node.sandbox.secrets.key_file,
             &mut client.token_from,
             &mut client.ca_file,
         ];

@@ -137,6 +137,11 @@ CALLS: list[Callable[[Client], Any]] = [
     lambda weir: weir.keys.list(),
     lambda weir: weir.keys.show("k"),
     lambda weir: weir.keys.revoke("k"),
+    lambda weir: weir.secrets.set("K", "value", force=True),
+    lambda weir: weir.secrets.list(),
+    lambda weir: weir.secrets.show("K"),
+    lambda weir: weir.secrets.delete("K", force=True),
+    lambda weir: weir.secrets.rotate(),
 ]
 
 

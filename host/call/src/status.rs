@@ -39,7 +39,8 @@ pub fn status(code: ErrorCode) -> StatusCode {
         | Code::CanaryNotFound
         | Code::InvocationNotFound
         | Code::ObjectNotFound
-        | Code::KeyNotFound => StatusCode::NOT_FOUND,
+        | Code::KeyNotFound
+        | Code::SecretNotFound => StatusCode::NOT_FOUND,
         Code::InvocationExpired => StatusCode::GONE,
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         Code::BodyStalled => StatusCode::REQUEST_TIMEOUT,
@@ -70,7 +71,8 @@ pub fn status(code: ErrorCode) -> StatusCode {
         | Code::SloUnattainable
         | Code::IntermediateLost
         | Code::WorkerLost
-        | Code::ModelQuarantined => StatusCode::SERVICE_UNAVAILABLE,
+        | Code::ModelQuarantined
+        | Code::SecretUnavailable => StatusCode::SERVICE_UNAVAILABLE,
         // nginx's "client closed request". The client has disconnected, but logs and metrics show
         // the status.
         Code::Cancelled => StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST),

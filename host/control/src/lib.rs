@@ -1,5 +1,5 @@
 //! Served content of a node: deployed functions and workflows, pushed models with the
-//! devices that hold them, named objects, API keys and cached responses.
+//! devices that hold them, named objects, API keys, secrets and cached responses.
 //!
 //! Everything durable is in the datastore and in blobs; every node of a cluster follows the changes
 //! of the others.
@@ -11,4 +11,5 @@ pub mod objects;
 pub use objects::ObjectsConfig;
 pub mod registry;
 pub mod response_cache;
+pub mod secrets;
 pub mod workflows;

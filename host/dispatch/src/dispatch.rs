@@ -43,6 +43,7 @@ use weir_cluster::{Cluster, Placements};
 use weir_control::models::Models;
 use weir_control::objects::Objects;
 use weir_control::registry::DeployedFunction;
+use weir_control::secrets::Secrets;
 use weir_control::workflows::Catalog;
 use weir_device::Arena;
 use weir_outbound::Connector;
@@ -64,6 +65,8 @@ pub struct Dispatch {
     pub cluster: Option<Arc<Cluster>>,
     /// The named objects.
     pub objects: Arc<Objects>,
+    /// The secrets of functions.
+    pub secrets: Arc<Secrets>,
     /// Intermediate tensors that one workflow step leaves for another.
     pub intermediates: Arc<Intermediates>,
     /// The memory for bodies and tensors.

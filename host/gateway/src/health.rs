@@ -52,6 +52,7 @@ Weir runs WebAssembly functions with shared models.
   GET    /v1/placements/REQUEST_ID            why a call ran where it did: estimates, alternatives and outcome
   GET    /v1/events                           deploys, faults, evictions, changes of the cluster: ?kind=fault&name=N&since_ms=T&follow=true
   PUT    /v1/keys/NAME                        create an API key: {\"scopes\": [\"invoke\"]} (GET /v1/keys lists them; DELETE revokes one)
+  PUT    /v1/secrets/NAME                     store a secret of functions (GET /v1/secrets lists them without values)
   POST   /v1/backup                           everything that is stored, as a tar file (see docs/guides/backup.md)
   GET    /v1/usage                            what your functions and models used of devices: time, loads, memory
   GET    /v1/status, /healthz, /readyz, /metrics

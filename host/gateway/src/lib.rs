@@ -39,6 +39,7 @@ mod remote;
 mod request_id;
 mod routes;
 mod scrape;
+mod secrets;
 mod server;
 mod state;
 mod table;

@@ -107,7 +107,7 @@ fn from_query(uri: &Uri) -> Result<(Map<String, Value>, UploadOptions), ApiError
             "canary" => percent = Some(value),
             "promote_after_ms" => promote_after_ms = Some(value),
             "manifest" => merge(&mut manifest, parse(value.as_bytes())?),
-            "models" | "outbound_hosts" | "objects.read" | "objects.write" => {
+            "models" | "secrets" | "outbound_hosts" | "objects.read" | "objects.write" => {
                 let items = value.split(',').filter(|item| !item.is_empty()).map(Value::from).collect();
                 merge(&mut manifest, at(&key, Value::Array(items)));
             }

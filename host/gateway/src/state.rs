@@ -179,9 +179,11 @@ impl NodeState {
         self.components.sweep(|| self.registry.digests()).await;
     }
 
-    /// Retires idle instances that have waited too long or whose version gets no calls
-    /// any more.
+    /// Retires idle instances that have waited too long, whose version gets no calls any more, or
+    /// whose secrets have changed.
     pub fn sweep_instances(&self) {
-        self.dispatch.slots.sweep(|deployment| self.registry.is_serving(deployment));
+        self.dispatch.slots.sweep(|deployment, secrets| {
+            self.registry.is_serving(deployment) && self.dispatch.secrets.is_current(secrets)
+        });
     }
 }

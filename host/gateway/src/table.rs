@@ -5,7 +5,7 @@ use super::permission::{RouteAccess, Subject};
 use super::routes::Routes;
 use super::{
     backup, canary, dashboard, embeddings, events, functions, health, invocations, keys, models, objects,
-    openapi, placements, usage, v2, versions, workflows,
+    openapi, placements, secrets, usage, v2, versions, workflows,
 };
 use axum::routing::{get, post, put};
 use weir_control::registry::FunctionParts;
@@ -26,7 +26,7 @@ pub(super) const INVOKE: RouteAccess = CALL;
 /// Named objects, which are the tenant's data.
 pub(super) const DATA: RouteAccess =
     RouteAccess { read: &[Scope::Invoke], change: &[Scope::Invoke], subject: Subject::Tenant };
-/// Models, kernel graphs and workflows.
+/// Models, kernel graphs, workflows and secrets.
 pub(super) const MANAGE: RouteAccess =
     RouteAccess { read: &[Scope::Read], change: &[Scope::Deploy], subject: Subject::Tenant };
 /// One function.
@@ -45,7 +45,7 @@ pub(super) const LOAD: RouteAccess =
     RouteAccess { read: &[Scope::Deploy], change: &[Scope::Deploy], subject: Subject::Checked };
 /// The node, and the usage of the tenant.
 pub(super) const REPORT: RouteAccess = RouteAccess { subject: Subject::Tenant, ..LIST };
-/// API keys.
+/// API keys, and the rotation of the keys of secrets.
 const KEYS: RouteAccess =
     RouteAccess { read: &[Scope::Admin], change: &[Scope::Admin], subject: Subject::Tenant };
 
@@ -74,6 +74,9 @@ pub(super) fn routes() -> Routes {
         .route("/v1/backup", BACKUP, post(backup::create))
         .route("/v1/keys", KEYS, get(keys::list))
         .route("/v1/keys/{name}", KEYS, put(keys::create).get(keys::show).delete(keys::revoke))
+        .route("/v1/secrets", MANAGE, get(secrets::list))
+        .route("/v1/secrets/{secret}", MANAGE, put(secrets::set).get(secrets::show).delete(secrets::remove))
+        .route("/v1/secret-keys/rotate", KEYS, post(secrets::rotate))
         .merge(versions::routes::<FunctionParts>("functions", FUNCTION, put(functions::deploy)))
         .merge(canary::routes(FUNCTION))
         .route("/v1/functions/{name}/logs", FUNCTION, get(functions::logs))

@@ -39,6 +39,8 @@ pub struct SandboxConfig {
     pub compile_cache: CompileCacheConfig,
     /// Decoding of images for guests.
     pub images: ImagesConfig,
+    /// Secrets of functions: the keys that encrypt them.
+    pub secrets: SecretsConfig,
     /// Highest limits that a manifest may request.
     pub limit_caps: Limits,
     /// Highest instance reuse that a manifest may request.
@@ -59,6 +61,7 @@ impl Default for SandboxConfig {
             compile_cpu_ms_max: 120_000,
             compile_cache: CompileCacheConfig::default(),
             images: ImagesConfig::default(),
+            secrets: SecretsConfig::default(),
             limit_caps: Limits::default_caps(),
             reuse_caps: Reuse::default_caps(),
         }
@@ -113,6 +116,19 @@ impl Default for ImagesConfig {
             decode_wall_ms_max: 10_000,
         }
     }
+}
+
+/// Master keys of secrets. See docs/guides/secrets.md.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SecretsConfig {
+    /// File of master keys, one per line: the first encrypts secrets, and all decrypt them. All
+    /// nodes of a cluster need the same keys. None: `secrets.key` in the data folder, which the node
+    /// makes for its first secret; a node of a cluster then stores no secrets.
+    pub key_file: Option<PathBuf>,
+    /// Program and arguments that print the lines of a key file, for example by a request to a key
+    /// management service, in place of a file. The node runs it when it starts, for at most 30 s.
+    pub key_command: Vec<String>,
 }
 
 fn cores() -> usize {

@@ -29,9 +29,9 @@ pub use state::InstanceState;
 pub use tensor::TensorAnswer;
 pub use usage::SandboxUsage;
 
-use crate::TenantMemory;
 use crate::engine::Engines;
 use crate::hostcalls::InferenceCtx;
+use crate::{SecretEnv, TenantMemory};
 use meter::MeteredGuest;
 use std::pin::pin;
 use std::sync::Arc;
@@ -59,6 +59,8 @@ pub struct Sandbox {
     pub deadline: tokio::time::Instant,
     /// The state that the instance has for this invocation.
     pub ctx: InvocationCtx,
+    /// The secrets of a new instance.
+    pub secrets: SecretEnv,
     /// The metrics that count reusable instances when they are retired.
     pub counted: FunctionMetrics,
 }
@@ -169,7 +171,7 @@ impl Sandbox {
         call: GuestCall,
         started: Instant,
     ) -> Result<Option<Box<Instance>>, Fault> {
-        let Self { entry, manifest, trace, guest_span, ctx, counted, .. } = self;
+        let Self { entry, manifest, trace, guest_span, ctx, secrets, counted, .. } = self;
         let usage = ctx.usage.clone();
         let abort_flag = call.abort_flag();
         let mut instance = match idle {
@@ -177,8 +179,10 @@ impl Sandbox {
                 idle.begin(ctx);
                 idle
             }
-            None => Box::new(Instance::new(&entry, &manifest, ctx, counted)),
+            None => Box::new(Instance::new(&entry, &manifest, ctx, &secrets, counted)),
         };
+        // The instance has its copy.
+        drop(secrets);
         let ended = match instance.start(&entry, &trace, &usage, started).await {
             Ok(()) => guest_span.start(Phase::Guest).around(instance.call(call)).await,
             Err(error) => Err(error),

@@ -12,13 +12,16 @@ pub use guest_memory::{GuestMemory, TenantMemory};
 
 mod clock;
 mod config;
-pub use config::{CompileCacheConfig, ImagesConfig, SandboxConfig};
+pub use config::{CompileCacheConfig, ImagesConfig, SandboxConfig, SecretsConfig};
 
 mod engine;
 pub use crate::engine::Engines;
 
 mod images;
 pub use images::{ImageDecoder, TenantImages};
+
+mod secrets;
+pub use secrets::SecretEnv;
 
 mod resources;
 pub use resources::{LoadModelError, ObjectAccessError, OpenError, OpenedModel, Resources, Runner};

@@ -63,6 +63,7 @@ impl Background {
             invocations,
             objects,
             keys,
+            secrets,
             component_changes,
         } = begin;
         // First, because invocations of a lost node are already waiting.
@@ -80,6 +81,7 @@ impl Background {
         spawn(boxed(state.invocations.follow(invocations)));
         spawn(boxed(state.objects.follow(objects)));
         spawn(boxed(state.access.keys().follow(keys)));
+        spawn(boxed(state.dispatch.secrets.follow(secrets)));
         spawn(boxed(follow_components(Arc::downgrade(state), component_changes)));
         spawn(boxed(preload_components(Arc::downgrade(state))));
         spawn(boxed(watch_canaries(Arc::downgrade(state), leads(state))));

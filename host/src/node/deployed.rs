@@ -13,6 +13,7 @@ use weir_control::keys::ApiKeys;
 use weir_control::models::Models;
 use weir_control::objects::{self, Objects};
 use weir_control::registry::{ComponentChange, FunctionParts, Registry};
+use weir_control::secrets::Secrets;
 use weir_control::workflows::{Catalog, WorkflowRegistry, Workflows};
 use weir_datastore::{Datastore, Revision};
 use weir_device::Arena;
@@ -34,6 +35,7 @@ pub(super) struct DeployedContent {
     pub(super) invocations: Arc<Invocations>,
     pub(super) objects: Arc<Objects>,
     pub(super) keys: Arc<ApiKeys>,
+    pub(super) secrets: Arc<Secrets>,
     pub(super) backups: BackupMaker,
     pub(super) begin: FollowStart,
 }
@@ -48,6 +50,7 @@ pub(super) struct FollowStart {
     pub(super) invocations: Revision,
     pub(super) objects: Revision,
     pub(super) keys: Revision,
+    pub(super) secrets: Revision,
     /// Changes of functions by other nodes.
     pub(super) component_changes: mpsc::Receiver<ComponentChange>,
 }
@@ -96,19 +99,11 @@ impl DeployedContent {
         })
         .await
         .context("cannot read the asynchronous invocations")?;
-        let (objects, objects_as_of) = Objects::open(objects::ObjectDeps {
-            config: config.objects.clone(),
-            datastore: datastore.clone(),
-            blobs: storage.blobs("objects")?,
-            changes: changes.clone(),
-            metrics: metrics.clone(),
-            arena: arena.clone(),
-        })
-        .await
-        .context("cannot read the objects")?;
+        let (objects, objects_as_of) = open_objects(config, storage, metrics, arena).await?;
         let (keys, keys_as_of) = ApiKeys::open(datastore.clone(), changes.clone(), config.cluster.is_none())
             .await
             .context("cannot read the API keys")?;
+        let (secrets, secrets_as_of) = open_secrets(config, storage).await?;
         let folders = [&blobs, models.blobs(), &invocation_blobs, objects.blobs()];
         let backups = backup_maker(config, storage, folders);
         let begin = FollowStart {
@@ -119,6 +114,7 @@ impl DeployedContent {
             invocations: invocations_as_of,
             objects: objects_as_of,
             keys: keys_as_of,
+            secrets: secrets_as_of,
             component_changes,
         };
         Ok(Self {
@@ -130,6 +126,7 @@ impl DeployedContent {
             invocations,
             objects,
             keys,
+            secrets,
             backups,
             begin,
         })
@@ -149,6 +146,32 @@ impl DeployedContent {
         let compiles_max = config.sandbox.compiles_max as usize;
         Recompiler::new(self.components.clone(), self.blobs.clone(), metrics.clone(), compiles_max)
     }
+}
+
+/// Opens the named objects. Also returns the revision that was read.
+async fn open_objects(
+    config: &NodeConfig,
+    storage: &Storage,
+    metrics: &Arc<Metrics>,
+    arena: &Arena,
+) -> anyhow::Result<(Arc<Objects>, Revision)> {
+    let opened = Objects::open(objects::ObjectDeps {
+        config: config.objects.clone(),
+        datastore: storage.datastore.clone(),
+        blobs: storage.blobs("objects")?,
+        changes: storage.changes.clone(),
+        metrics: metrics.clone(),
+        arena: arena.clone(),
+    });
+    opened.await.context("cannot read the objects")
+}
+
+/// Opens the secrets of functions. Also returns the revision that was read.
+async fn open_secrets(config: &NodeConfig, storage: &Storage) -> anyhow::Result<(Arc<Secrets>, Revision)> {
+    let alone_in = config.cluster.is_none().then_some(&*storage.folder);
+    let datastore = storage.datastore.clone();
+    let opened = Secrets::open(datastore, storage.changes.clone(), &config.sandbox.secrets, alone_in);
+    opened.await.context("cannot read the secrets")
 }
 
 /// Makes backups of the records and of these blobs.

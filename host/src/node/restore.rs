@@ -15,7 +15,7 @@ use weir_storage::{MarkerPolicy, check_identity, forget_identity};
 /// Name of the registry until it is complete. A node does not take it for its registry.
 const UNFINISHED: &str = "registry.redb.unfinished";
 /// Names in a data folder that count as empty.
-const IGNORED: [&str; 2] = ["lock", "lost+found"];
+const IGNORED: [&str; 3] = ["lock", "lost+found", weir_control::secrets::KEY_FILE];
 
 /// Restores the backup in `file` where a node with these settings starts next: into its data folder
 /// or, for a member of a cluster, into etcd and the shared blobs. Both must be empty. `progress`

@@ -7,6 +7,7 @@ mod asynchronous;
 mod backup;
 mod canaries;
 mod faults;
+mod function_secrets;
 mod handing_over;
 mod hedging;
 mod keys;

@@ -53,6 +53,7 @@ mod quotas;
 mod repairing;
 mod replaying;
 mod reusing;
+mod secrets;
 mod shutdown;
 mod sizing;
 mod streaming;

@@ -5,7 +5,7 @@ use anyhow::Result;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use weir_types::{CACHE_TTL_MS_MAX, Cost, FunctionManifest, ModelRef, NamePattern};
+use weir_types::{CACHE_TTL_MS_MAX, Cost, FunctionManifest, ModelRef, NamePattern, SecretName};
 
 /// Grants and limits in addition to those in weir.toml.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -20,9 +20,13 @@ pub(crate) struct GrantArgs {
     /// Named objects that the function may write and delete, as NAME or PREFIX*
     #[arg(long = "objects-write", value_name = "NAME,...", value_delimiter = ',')]
     objects_write: Vec<NamePattern>,
-    /// Environment variable for the function; may be repeated
+    /// Environment variable for the function, in plain text; may be repeated. For passwords and
+    /// tokens, see --secrets
     #[arg(long = "env", short, value_name = "KEY=VALUE", value_parser = pair)]
     env: Vec<(String, String)>,
+    /// Secrets that the function gets as environment variables, as NAME, or VARIABLE=NAME
+    #[arg(long, value_name = "SECRET,...", value_delimiter = ',', value_parser = secret)]
+    secrets: Vec<(Option<String>, SecretName)>,
     /// Hosts that the function may send HTTP requests to, as HOST or HOST:PORT; * allows all hosts
     #[arg(long = "outbound", value_name = "HOST,...", value_delimiter = ',')]
     outbound_hosts: Vec<String>,
@@ -65,6 +69,12 @@ impl GrantArgs {
         manifest.objects.read.extend(self.objects_read.iter().cloned());
         manifest.objects.write.extend(self.objects_write.iter().cloned());
         manifest.env.extend(self.env.iter().cloned());
+        for (variable, name) in &self.secrets {
+            manifest
+                .secrets
+                .grant(variable.as_deref(), name.clone())
+                .map_err(|error| Problem::usage(format!("--secrets: {error}")))?;
+        }
         manifest.outbound_hosts.extend(self.outbound_hosts.iter().cloned());
         manifest.idempotent |= self.idempotent;
         manifest.public |= self.public;
@@ -106,6 +116,15 @@ fn pair(text: &str) -> Result<(String, String), String> {
     if key.is_empty() { Err("the key is missing".into()) } else { Ok((key.to_owned(), value.to_owned())) }
 }
 
+/// A secret, with the variable that the function gets it in if that has another name.
+fn secret(text: &str) -> Result<(Option<String>, SecretName), String> {
+    let (variable, name) =
+        text.split_once('=').map_or((None, text), |(variable, name)| (Some(variable), name));
+    let name =
+        SecretName::new(name).map_err(|error| format!("{error}; write it as NAME or VARIABLE=NAME"))?;
+    Ok((variable.map(str::to_owned), name))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,6 +143,7 @@ mod tests {
             models: vec!["a".parse().unwrap(), "b:2".parse().unwrap()],
             objects_read: vec!["session-*".parse().unwrap()],
             env: pairs(&[("MODE", "fast=1")]),
+            secrets: ["API_KEY", "TOKEN=ci-token"].map(|text| secret(text).unwrap()).to_vec(),
             cache_ttl_ms: Some(7),
             slo_ms: Some(250),
             limits: pairs(&[("deadline_ms", "5_000")]),
@@ -132,6 +152,8 @@ mod tests {
         let manifest = flags.add_to(manifest).unwrap();
         assert_eq!(manifest.models, ["a".parse().unwrap(), "b:2".parse().unwrap()]);
         assert_eq!(manifest.env["MODE"], "fast=1");
+        let secrets: Vec<_> = manifest.secrets.iter().map(|(to, name)| (to, name.as_str())).collect();
+        assert_eq!(secrets, [("API_KEY", "API_KEY"), ("TOKEN", "ci-token")]);
         assert_eq!(manifest.objects.read, ["session-*".parse().unwrap()]);
         assert_eq!(manifest.cache_ttl_ms, Some(7));
         assert_eq!(GrantArgs::default().add_to(manifest.clone()).unwrap(), manifest);
@@ -152,6 +174,14 @@ mod tests {
         };
         let bound = GrantArgs { reuse_bounds: pairs(&[("calls_max", "7")]), ..GrantArgs::default() };
         assert_eq!(add(bound, kept), Some(Reuse { calls_max: 7, idle_ms: 5, ..Reuse::default() }));
+    }
+
+    #[test]
+    fn secret_without_a_possible_variable_is_refused() {
+        assert!(secret("a/b").unwrap_err().contains("VARIABLE=NAME"));
+        let flags = GrantArgs { secrets: vec![secret("api-key").unwrap()], ..GrantArgs::default() };
+        let error = flags.add_to(FunctionManifest::default()).unwrap_err().to_string();
+        assert!(error.contains("API_KEY = \"api-key\""), "{error}");
     }
 
     #[test]

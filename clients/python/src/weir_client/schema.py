@@ -292,7 +292,9 @@ class FunctionManifest(TypedDict):
     models: NotRequired[list[str]]
     """Models that the function may open, as `name` or `name:version`."""
     env: NotRequired[dict[str, str]]
-    """Environment variables of the guest."""
+    """Environment variables of the guest, in plain text."""
+    secrets: NotRequired[dict[str, str] | list[str]]
+    """Secrets of the guest, by environment variable. A request may also list secrets whose names are those of the variables."""
     outbound_hosts: NotRequired[list[str]]
     """Hosts for HTTP requests, as `host` or `host:port`; `*` allows all."""
     objects: NotRequired[FunctionManifestObjects]
@@ -824,6 +826,33 @@ class ApiKey(TypedDict):
 class CreatedApiKey(ApiKey):
     token: str
     """Shown only here."""
+
+
+class Secret(TypedDict):
+    name: str
+    version: int
+    """Number of the value."""
+    value_bytes: int
+    """Size of the value."""
+    created_at_ms: int
+    """Unix milliseconds."""
+    updated_at_ms: int
+    """Time of the value."""
+    key_id: str
+    """Id of the key that encrypts the value."""
+    usable: bool
+    """Whether the node has this key."""
+    functions: list[str]
+    """Functions of which a version in use gets the secret."""
+
+
+class SecretRotation(TypedDict):
+    key_id: str
+    """Id of the key that encrypts now."""
+    rotated: int
+    """Secrets that had another key."""
+    unusable: int
+    """Secrets whose key the node lacks."""
 
 
 InvocationStatus: TypeAlias = Literal['queued', 'running', 'done', 'dead', 'cancelled']

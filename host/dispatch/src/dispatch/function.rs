@@ -24,10 +24,10 @@ use tokio_util::task::AbortOnDropHandle;
 use weir_call::{Fault, until};
 use weir_cluster::{ForwardedCall, LocalPlacement, Placement};
 use weir_control::registry::{DeployedFunction, FunctionRecord};
+use weir_control::secrets::SecretError;
 use weir_inference::{Completion, Execution, Tensor};
 use weir_outbound::TenantConnector;
 use weir_sandbox::TenantImages;
-use weir_sandbox::TenantMemory;
 use weir_sandbox::component::ComponentLoadError;
 use weir_sandbox::hostcalls::InferenceCtx;
 use weir_sandbox::instance::{
@@ -93,7 +93,7 @@ impl Dispatch {
         self: &Arc<Self>,
         call: &CallCtx,
         function: &FunctionTarget,
-        ReadyFunction { entry, permits, placement, .. }: ReadyFunction,
+        ReadyFunction { entry, mut permits, placement, .. }: ReadyFunction,
         head: http::Request<()>,
         body: GuestRequestBody,
     ) -> Result<Response, Fault> {
@@ -103,8 +103,7 @@ impl Dispatch {
         let cell = RequestCell::new(body);
         let (answer, receiver) = ResponseSender::channel();
         let mut request = Box::new(head.map(|()| cell.stream()));
-        let sandbox =
-            self.sandbox(call, function, placement, entry, cell.clone(), permits.slot.memory.clone());
+        let sandbox = self.sandbox(call, function, placement, entry, cell.clone(), &mut permits.slot);
         sandbox.guest_span.inject(request.headers_mut());
         let guest_call = GuestCall::Http { request, cell: cell.clone(), answer };
         let log = sandbox.ctx.sink.clone();
@@ -127,17 +126,11 @@ impl Dispatch {
         self: &Arc<Self>,
         call: &CallCtx,
         function: &FunctionTarget,
-        ReadyFunction { entry, permits, placement, queue_time }: ReadyFunction,
+        ReadyFunction { entry, mut permits, placement, queue_time }: ReadyFunction,
         inputs: Vec<(String, Tensor)>,
     ) -> Result<Completion, Fault> {
-        let sandbox = self.sandbox(
-            call,
-            function,
-            placement,
-            entry,
-            RequestCell::default(),
-            permits.slot.memory.clone(),
-        );
+        let sandbox =
+            self.sandbox(call, function, placement, entry, RequestCell::default(), &mut permits.slot);
         let (answer, receiver) = oneshot::channel();
         let execution = Some(Execution::alone(&inputs));
         let guest_call = GuestCall::Tensor { inputs, answer };
@@ -170,7 +163,7 @@ impl Dispatch {
     ) -> Result<ReadyFunction, Fault> {
         let ready = until(call.deadline, async {
             let queued = queueing.since;
-            let slot = self.slots.take(function.deployment(), true).await?;
+            let slot = self.take_slot(call, function, true).await?;
             queueing.end(&self.metrics);
             let permits = ExecutionPermits { forward: permits, slot };
             let entry = self.load(call, function).await?;
@@ -193,13 +186,42 @@ impl Dispatch {
             let _waiting = GaugeGuard::new(&self.metrics.calls.queued);
             let gate = function.deployment().gate.enter().await?;
             let may_wait = call.depth <= 1;
-            let slot = self.slots.take(function.deployment(), may_wait).await?;
+            let slot = self.take_slot(call, function, may_wait).await?;
             let forward = ForwardPermits { _gate: Some(gate), placement: None };
             let permits = ExecutionPermits { forward, slot };
             let entry = self.load(call, function).await?;
             Ok(ReadyFunction { entry, permits, placement, queue_time: queued.elapsed() })
         });
         ready.await.unwrap_or_else(|| Err(function.start_timeout()))
+    }
+
+    /// Takes an instance slot, with the secrets of the function: of its idle instance, or decrypted
+    /// for a new one.
+    async fn take_slot(
+        &self,
+        call: &CallCtx,
+        function: &FunctionTarget,
+        may_wait: bool,
+    ) -> Result<InstanceSlot, Fault> {
+        let deployment = function.deployment();
+        let DeployedFunction { id, manifest, log, .. } = &**deployment;
+        let granted = self.secrets.granted(&id.tenant, &manifest.secrets).await;
+        let unusable = |error: SecretError| {
+            let code = match error.code() {
+                ErrorCode::SecretNotFound => ErrorCode::SecretUnavailable,
+                code => code,
+            };
+            let sink = OutputSink::new(log.clone(), id.version, call.request_id.clone(), 0);
+            sink.note(format!("{code}: {error}"));
+            // Callers of the function must not learn the names of its secrets.
+            let text = "the function gets a secret that is missing, or that this node cannot decrypt; the function's log has the reason";
+            Fault { detail: Some(error.to_string()), ..Fault::new(code, text) }
+        };
+        let mut slot = self.slots.take(deployment, granted.map_err(unusable)?, may_wait).await?;
+        if slot.idle.is_none() {
+            slot.env = self.secrets.open_granted(&slot.secrets).map_err(unusable)?;
+        }
+        Ok(slot)
     }
 
     /// The loaded component. Loads it from its artefact if needed, and recompiles it first if this
@@ -244,7 +266,7 @@ impl Dispatch {
         placement: LocalPlacement,
         entry: Arc<LinkedComponent>,
         request: RequestCell,
-        memory: TenantMemory,
+        slot: &mut InstanceSlot,
     ) -> Sandbox {
         let FunctionTarget { account } = function;
         let deployment = function.deployment();
@@ -284,8 +306,9 @@ impl Dispatch {
                 },
                 usage: account.usage(),
                 connector: TenantConnector::new(self.connector.clone(), id.tenant.clone()),
-                memory,
+                memory: slot.memory.clone(),
             },
+            secrets: std::mem::take(&mut slot.env),
             counted: deployment.metrics.clone(),
         }
     }
@@ -337,7 +360,7 @@ impl Dispatch {
 async fn finish(
     sandbox: Sandbox,
     call: GuestCall,
-    ExecutionPermits { forward, slot: InstanceSlot { idle, permit, .. } }: ExecutionPermits,
+    ExecutionPermits { forward, slot: InstanceSlot { idle, secrets, permit, .. } }: ExecutionPermits,
     slots: Arc<InstanceSlots>,
     account: Arc<Account>,
 ) -> InvocationReport {
@@ -346,7 +369,7 @@ async fn finish(
     account.report(&report);
     forward.ended(report.fault.is_none());
     if let Some(instance) = report.left.take() {
-        slots.keep(account.deployment(), instance, permit);
+        slots.keep(account.deployment(), instance, secrets, permit);
     }
     report
 }

@@ -5,7 +5,8 @@
 //! instance keeps the slot and waits in it. Its wait ends when: an invocation of the same version
 //! of its function takes it; an invocation finds no free slot, or too many instances wait already,
 //! and this instance has waited longest; it has waited for `reuse.idle_ms`, or is `reuse.age_ms`
-//! old; its version is no longer the active one; or the node shuts down.
+//! old; its version is no longer the active one; a secret that it got has another value; or the node
+//! shuts down.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -14,8 +15,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use weir_call::Fault;
 use weir_control::registry::DeployedFunction;
+use weir_control::secrets::GrantedSecrets;
 use weir_sandbox::instance::Instance;
-use weir_sandbox::{GuestMemory, TenantMemory};
+use weir_sandbox::{GuestMemory, SecretEnv, TenantMemory};
 use weir_telemetry::{GuestMemoryScope, Metrics, Retired};
 use weir_types::{ErrorCode, TenantId};
 
@@ -45,6 +47,8 @@ struct WaitingForSlot {
     since: Instant,
     deployment: Arc<DeployedFunction>,
     instance: Box<Instance>,
+    /// The secrets that the instance got.
+    secrets: GrantedSecrets,
     permit: OwnedSemaphorePermit,
 }
 
@@ -52,6 +56,10 @@ struct WaitingForSlot {
 pub struct InstanceSlot {
     /// An instance to reuse; `None`: create a new one.
     pub idle: Option<Box<Instance>>,
+    /// The secrets of the instance, encrypted.
+    pub secrets: GrantedSecrets,
+    /// The secrets of a new instance, decrypted.
+    pub env: SecretEnv,
     pub permit: OwnedSemaphorePermit,
     /// The memory of all instances of the function's tenant.
     pub memory: TenantMemory,
@@ -64,18 +72,21 @@ impl InstanceSlots {
     }
 
     /// Takes a slot for an invocation. The caller bounds the wait by its deadline. With `may_wait`
-    /// unset, fails if no slot is free. Also fails if there is no memory for a new instance.
+    /// unset, fails if no slot is free. Also fails if there is no memory for a new instance. An idle
+    /// instance must have got `secrets`.
     pub async fn take(
         &self,
         deployment: &Arc<DeployedFunction>,
+        secrets: GrantedSecrets,
         may_wait: bool,
     ) -> Result<InstanceSlot, Fault> {
         let memory = self.memory.tenant(&deployment.id.tenant);
         if deployment.manifest.reuse.is_some()
-            && let Some(WaitingForSlot { instance, permit, .. }) = self.take_idle(deployment)
+            && let Some(WaitingForSlot { instance, permit, .. }) = self.take_idle(deployment, &secrets)
         {
             deployment.metrics.instance(false);
-            return Ok(InstanceSlot { idle: Some(instance), permit, memory });
+            let env = SecretEnv::default();
+            return Ok(InstanceSlot { idle: Some(instance), secrets, env, permit, memory });
         }
         self.make_room(deployment, &memory)?;
         let permit = match self.free.clone().try_acquire_owned() {
@@ -87,7 +98,7 @@ impl InstanceSlots {
             Err(_) => self.wait().await?,
         };
         deployment.metrics.instance(true);
-        Ok(InstanceSlot { idle: None, permit, memory })
+        Ok(InstanceSlot { idle: None, secrets, env: SecretEnv::default(), permit, memory })
     }
 
     /// Keeps `instance` in its slot for the next invocation.
@@ -95,10 +106,12 @@ impl InstanceSlots {
         &self,
         deployment: &Arc<DeployedFunction>,
         instance: Box<Instance>,
+        secrets: GrantedSecrets,
         permit: OwnedSemaphorePermit,
     ) {
         let function_max = deployment.manifest.reuse.as_ref().map_or(0, |reuse| reuse.idle_max as usize);
-        let kept = WaitingForSlot { since: Instant::now(), deployment: deployment.clone(), instance, permit };
+        let since = Instant::now();
+        let kept = WaitingForSlot { since, deployment: deployment.clone(), instance, secrets, permit };
         self.retire(|idle| {
             let Idle { waiting, wanted, is_closed } = idle;
             let node_max = if *wanted > 0 || *is_closed { 0 } else { self.idle_max };
@@ -117,14 +130,14 @@ impl InstanceSlots {
         });
     }
 
-    /// Retires instances that have waited too long or belong to a version that is not current.
-    pub fn sweep(&self, is_current: impl Fn(&Arc<DeployedFunction>) -> bool) {
+    /// Retires instances that have waited too long, or whose version or secrets are not current.
+    pub fn sweep(&self, is_current: impl Fn(&Arc<DeployedFunction>, &GrantedSecrets) -> bool) {
         let now = Instant::now();
         self.retire(|idle| {
             let mut over = Vec::new();
             for one in std::mem::take(&mut idle.waiting) {
                 match one.end(now) {
-                    None if is_current(&one.deployment) => idle.waiting.push_back(one),
+                    None if is_current(&one.deployment, &one.secrets) => idle.waiting.push_back(one),
                     cause => over.push((one, cause.unwrap_or(Retired::Replaced))),
                 }
             }
@@ -181,8 +194,13 @@ impl InstanceSlots {
         permit.map_err(|_| Fault::new(ErrorCode::Unavailable, "the node is shutting down"))
     }
 
-    /// Takes the instance of exactly this version that has waited least: its memory is the warmest.
-    fn take_idle(&self, deployment: &Arc<DeployedFunction>) -> Option<WaitingForSlot> {
+    /// Takes the instance of exactly this version, with these secrets, that has waited least: its
+    /// memory is the warmest.
+    fn take_idle(
+        &self,
+        deployment: &Arc<DeployedFunction>,
+        secrets: &GrantedSecrets,
+    ) -> Option<WaitingForSlot> {
         let now = Instant::now();
         let mut taken = None;
         self.retire(|idle| {
@@ -191,10 +209,11 @@ impl InstanceSlots {
                 && let Some(one) = idle.waiting.remove(at)
             {
                 match one.end(now) {
-                    None => {
+                    None if one.secrets == *secrets => {
                         taken = Some(one);
                         break;
                     }
+                    None => over.push((one, Retired::Replaced)),
                     Some(cause) => over.push((one, cause)),
                 }
             }

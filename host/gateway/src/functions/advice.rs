@@ -58,9 +58,9 @@ pub(super) fn advice(node: &NodeState, function: &FunctionVersion, imports: &[St
     if !uses("weir:inference/objects") && !manifest.objects.is_empty() {
         advice.push("the manifest grants named objects, but the component does not use any".to_owned());
     }
-    if !uses("wasi:cli/environment") && !manifest.env.is_empty() {
-        advice
-            .push("the manifest sets environment variables, but the component does not read any".to_owned());
+    if !uses("wasi:cli/environment") && (!manifest.env.is_empty() || !manifest.secrets.is_empty()) {
+        let text = "the manifest sets environment variables or secrets, but the component reads no variables";
+        advice.push(text.to_owned());
     }
     let calls_out = uses("wasi:http/outgoing-handler") || uses("wasi:http/client");
     if !calls_out && !manifest.outbound_hosts.is_empty() {

@@ -4,6 +4,7 @@ use super::advice::{advice, denied_imports, ungranted_imports};
 use super::component::ComponentSource;
 use crate::cached;
 use crate::error::ApiError;
+use crate::secrets;
 use crate::state::NodeExtractor;
 use crate::uploads::{self, ReceivedUpload};
 use crate::versions::{find, parse_name};
@@ -82,6 +83,7 @@ pub(crate) async fn deploy(
         check_imports(&imports, &manifest)?;
     }
     check_public(kind, &manifest)?;
+    secrets::check_grants(&node, tenant, &manifest).await?;
     let denied = denied_imports(&imports, &manifest);
     let answers = Answers { node: &node, imports: imports.clone(), denied, compile_time_ms };
     let record = FunctionRecord {

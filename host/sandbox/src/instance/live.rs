@@ -4,6 +4,7 @@
 use super::link::LinkedComponent;
 use super::memory::MemoryMeter;
 use super::{GuestCall, InstanceState, InvocationCtx, SandboxUsage, http02, http03, tensor};
+use crate::SecretEnv;
 use crate::hostcalls::Stage;
 use std::fmt;
 use std::sync::Arc;
@@ -52,12 +53,13 @@ impl fmt::Debug for Instance {
 }
 
 impl Instance {
-    /// Creates a fresh instance for an invocation. The end of a reusable instance is counted in
+    /// Creates a fresh instance for an invocation, with `secrets` among its variables. The end of a reusable instance is counted in
     /// `counted`.
     pub(super) fn new(
         entry: &LinkedComponent,
         manifest: &Arc<FunctionManifest>,
         ctx: InvocationCtx,
+        secrets: &SecretEnv,
         counted: FunctionMetrics,
     ) -> Self {
         let engine = match entry {
@@ -66,7 +68,7 @@ impl Instance {
             LinkedComponent::Tensor(pre) => pre.engine(),
         };
         let limits = &manifest.limits;
-        let mut store = Store::new(engine, InstanceState::new(manifest, ctx));
+        let mut store = Store::new(engine, InstanceState::new(manifest, ctx, secrets));
         store.limiter(|state| &mut state.memory);
         store.set_epoch_deadline(1);
         store.epoch_deadline_async_yield_and_update(1);

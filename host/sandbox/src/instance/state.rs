@@ -5,6 +5,7 @@ use super::InvocationCtx;
 use super::memory::MemoryMeter;
 use super::outbound::Outbound;
 use super::output::{Channel, CurrentSink, GuestStream};
+use crate::SecretEnv;
 use crate::hostcalls::{
     ExecutionContext, InferenceCtx, InferenceView, NnError, NnTensor, OpenModel, to_host,
 };
@@ -32,7 +33,7 @@ pub struct InstanceState {
 }
 
 impl InstanceState {
-    pub(super) fn new(manifest: &Arc<FunctionManifest>, ctx: InvocationCtx) -> Self {
+    pub(super) fn new(manifest: &Arc<FunctionManifest>, ctx: InvocationCtx, secrets: &SecretEnv) -> Self {
         let InvocationCtx { sink: output, inference, usage, connector, memory } = ctx;
         let sink = CurrentSink::default();
         sink.set(Some(output));
@@ -42,6 +43,9 @@ impl InstanceState {
             .allow_tcp(false)
             .allow_udp(false);
         for (key, value) in &manifest.env {
+            wasi.env(key, value);
+        }
+        for (key, value) in secrets.iter() {
             wasi.env(key, value);
         }
         let mut table = ResourceTable::new();

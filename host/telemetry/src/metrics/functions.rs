@@ -87,7 +87,8 @@ pub enum Retired {
     Failed,
     /// Another function needed the place, or `reuse.idle_max` instances were already idle.
     Room,
-    /// Another version of the function became active, or the function was deleted.
+    /// Another version of the function became active, the function was deleted, or one of its
+    /// secrets changed.
     Replaced,
     /// The node shuts down.
     Stopping,

@@ -6,6 +6,7 @@ mod invocations;
 mod keys;
 mod models;
 mod node;
+mod secrets;
 mod workflows;
 
 use super::checker::ResponseChecker;
@@ -87,6 +88,7 @@ async fn every_operation_answers_as_documented() {
     probes::large_bodies(&mut checker).await;
     probes::authentication(&mut checker).await;
     keys::call(&mut checker).await;
+    secrets::call(&mut checker).await;
 
     // The dashboard answers 404 if the program was built without it, and else 200.
     let is_optional = |one: &str| one.starts_with("dashboard");

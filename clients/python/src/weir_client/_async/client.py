@@ -44,7 +44,7 @@ from .functions import AsyncFunctions, AsyncWorkflows
 from .http import AsyncHttp
 from .invocations import AsyncInvocations
 from .models import AsyncKernelGraphs, AsyncModels
-from .objects import AsyncKeys, AsyncObjects
+from .objects import AsyncKeys, AsyncObjects, AsyncSecrets
 from .stream import AsyncResponseStream
 
 
@@ -61,6 +61,7 @@ class AsyncClient:
     objects: AsyncObjects
     invocations: AsyncInvocations
     keys: AsyncKeys
+    secrets: AsyncSecrets
 
     def __init__(
         self,
@@ -100,6 +101,7 @@ class AsyncClient:
         self.objects = AsyncObjects(self._http)
         self.invocations = AsyncInvocations(self._http)
         self.keys = AsyncKeys(self._http)
+        self.secrets = AsyncSecrets(self._http)
 
     async def aclose(self) -> None:
         """Closes all connections."""

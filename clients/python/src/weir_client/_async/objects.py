@@ -1,4 +1,4 @@
-"""Named objects and API keys."""
+"""Named objects, API keys and secrets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .. import _operations as operations
 from .._request import request
-from ..schema import ApiKey, CreatedApiKey, Object, Scope
+from ..schema import ApiKey, CreatedApiKey, Object, Scope, Secret, SecretRotation
 from .._tensors import datatype_of, from_bytes, to_bytes
 from .http import AsyncHttp
 
@@ -88,3 +88,36 @@ class AsyncKeys:
     async def revoke(self, name: str) -> None:
         """Revokes an API key."""
         await self._http.json(request(operations.REVOKE_KEY, name=name))
+
+
+class AsyncSecrets:
+    """Secrets of the tenant: values that functions get, and that no method returns."""
+
+    def __init__(self, http: AsyncHttp) -> None:
+        self._http = http
+
+    async def set(self, name: str, value: str, *, force: bool = False) -> Secret:
+        """Stores a value: of a new secret, or the next version of an existing one.
+
+        With `force`, also if the node lacks the key of other secrets.
+        """
+        headers = {"content-type": "application/octet-stream"}
+        query = {"force": force or None}
+        sent = request(operations.SET_SECRET, query=query, headers=headers, content=value.encode(), secret=name)
+        return cast("Secret", await self._http.json(sent))
+
+    async def list(self) -> builtins.list[Secret]:
+        """All secrets, by name, without values."""
+        return cast("list[Secret]", await self._http.json(request(operations.LIST_SECRETS)))
+
+    async def show(self, name: str) -> Secret:
+        """Version, size, times, key and functions of a secret."""
+        return cast("Secret", await self._http.json(request(operations.SHOW_SECRET, secret=name)))
+
+    async def delete(self, name: str, *, force: bool = False) -> None:
+        """Deletes a secret; with `force`, also if functions get it."""
+        await self._http.json(request(operations.DELETE_SECRET, query={"force": force or None}, secret=name))
+
+    async def rotate(self) -> SecretRotation:
+        """Encrypts all secrets with the first key of the node. Needs the scope `admin`."""
+        return cast("SecretRotation", await self._http.json(request(operations.ROTATE_SECRET_KEYS)))

@@ -46,7 +46,7 @@ from .functions import Functions, Workflows
 from .http import Http
 from .invocations import Invocations
 from .models import KernelGraphs, Models
-from .objects import Keys, Objects
+from .objects import Keys, Objects, Secrets
 from .stream import ResponseStream
 
 
@@ -63,6 +63,7 @@ class Client:
     objects: Objects
     invocations: Invocations
     keys: Keys
+    secrets: Secrets
 
     def __init__(
         self,
@@ -102,6 +103,7 @@ class Client:
         self.objects = Objects(self._http)
         self.invocations = Invocations(self._http)
         self.keys = Keys(self._http)
+        self.secrets = Secrets(self._http)
 
     def close(self) -> None:
         """Closes all connections."""
