@@ -2,6 +2,7 @@
 
 use super::call::LoweringCall;
 use super::functions::{X, apply, number, with};
+use super::index::MASK_ELEMENTS_MAX;
 use super::{Lowering, Made};
 use crate::GraphError;
 use crate::ir::{Binary, Instruction, NumberType, Scalar, Unary, ValueId};
@@ -43,6 +44,9 @@ pub(super) fn grid_sample(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) 
         other => return Err(call.invalid(format!("there is no padding {other:?}"))),
     };
     let points = rows * columns;
+    if batch.saturating_mul(points) > MASK_ELEMENTS_MAX {
+        return Err(call.unsupported(format!("a grid of {grid_dims:?} is")));
+    }
     let pixels = lowering.view(call, x, [batch, channels, height * width])?;
     let pixels = lowering.transposed(call, pixels, &[0, 2, 1])?;
     let pixels = lowering.view(call, pixels, [batch * height * width, channels])?;

@@ -9,7 +9,7 @@ use crate::tensor_type::row_major;
 use crate::{GraphError, ir::ValueId};
 use weir_types::ElementType;
 
-/// Largest mask that is made as a constant.
+/// Largest mask, or list of positions, that is made as a constant.
 pub(super) const MASK_ELEMENTS_MAX: usize = 1 << 22;
 
 pub(super) fn gather(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {

@@ -244,7 +244,11 @@ fn integer_convolution(
         && let &[count] = lowering.dims(zero).as_slice()
         && count > 1
     {
-        w_zero = Some(lowering.view(call, zero, [vec![count], vec![1; filters.len() - 1]].concat())?);
+        w_zero = Some(lowering.view(
+            call,
+            zero,
+            [vec![count], vec![1; filters.len().saturating_sub(1)]].concat(),
+        )?);
     }
     let x = lowering.without_zero_point(call, call.input(x[0])?, call.optional(x[1]), 1.0)?;
     let w = lowering.without_zero_point(call, call.input(w[0])?, w_zero, 1.0 / unit)?;

@@ -85,6 +85,9 @@ impl Sequence {
         if [steps, batch, features, hidden].contains(&0) {
             return Err(call.invalid(format!("a sequence of {dims:?} is empty")));
         }
+        if [features, hidden].iter().any(|size| *size > super::call::SIZE_MAX) {
+            return Err(call.invalid(format!("{features} features and {hidden} states are too many")));
+        }
         if NumberType::for_element_type(element_type) == NumberType::Integer {
             return Err(call.invalid(format!("elements of type {element_type} are not possible")));
         }

@@ -221,6 +221,9 @@ pub(super) fn hardmax(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> M
         (dims.clone(), axis)
     };
     let size = view[along];
+    if size > super::index::MASK_ELEMENTS_MAX {
+        return Err(call.unsupported(format!("a row of {size} elements is")));
+    }
     let x = lowering.view(call, x, view.clone())?;
     let output = call.tensor(ElementType::Int64, reduced_dims(&view, &[along], true))?;
     let (rows_of, rows, cols) = lowering.innermost(call, x, &[along])?;

@@ -252,9 +252,6 @@ impl Lowering<'_> {
             None => None,
         };
         let is_causal = call.flag("is_causal");
-        if is_causal && q_len.saturating_mul(kv_len) > MASK_ELEMENTS_MAX {
-            return Err(call.unsupported(format!("a causal mask of {q_len} by {kv_len} is")));
-        }
         match lens {
             Some(lens) => {
                 // Each limit is the smallest length at which a query attends to a key.
@@ -304,6 +301,9 @@ impl Lowering<'_> {
         [rows, columns]: [usize; 2],
         element: impl Fn(i64, i64) -> i64,
     ) -> Result<ValueId, GraphError> {
+        if rows.saturating_mul(columns) > MASK_ELEMENTS_MAX {
+            return Err(call.unsupported(format!("a mask of {rows} by {columns} is")));
+        }
         let element = &element;
         let elements =
             (0..rows as i64).flat_map(|row| (0..columns as i64).map(move |column| element(row, column)));

@@ -29,7 +29,11 @@ pub(in crate::lower) fn conv_transpose(lowering: &mut Lowering<'_>, call: &Lower
     let &[batch, channels, height, width] = four(call, &x_dims)?;
     let &[w_channels, group_filters, kh, kw] = four(call, &w_dims)?;
     let groups = usize::try_from(call.int("group").unwrap_or(1)).unwrap_or(0);
-    if groups == 0 || w_channels != channels || channels % groups != 0 || batch == 0 {
+    if groups == 0
+        || w_channels != channels
+        || channels % groups != 0
+        || [batch, channels, group_filters].contains(&0)
+    {
         let why = format!("filters of {w_dims:?} in {groups} groups do not fit an image of {x_dims:?}");
         return Err(call.invalid(why));
     }
