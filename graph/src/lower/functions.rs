@@ -52,6 +52,40 @@ pub(super) fn of_floats(call: &LoweringCall<'_>) -> Result<Vec<Instruction>, Gra
         "Sigmoid" => activation(Activation::Sigmoid),
         "Softplus" => activation(Activation::Softplus),
         "Tanh" => activation(Activation::Tanh),
+        // x * tanh(softplus(x))
+        "Mish" => {
+            Ok(vec![X, X, activate(Activation::Softplus), activate(Activation::Tanh), with(Binary::Mul)])
+        }
+        // x * sigmoid(alpha * x)
+        "QuickGelu" => {
+            let alpha = number(float("alpha", 1.702));
+            Ok(vec![X, X, alpha, with(Binary::Mul), activate(Activation::Sigmoid), with(Binary::Mul)])
+        }
+        // x / (1 + |x|)
+        "Softsign" => Ok(vec![X, number(1.0), X, apply(Unary::Abs), with(Binary::Add), with(Binary::Div)]),
+        // x > alpha ? x : 0
+        "ThresholdedRelu" => Ok(vec![
+            X,
+            number(float("alpha", 1.0)),
+            with(Binary::Greater),
+            X,
+            number(0.0),
+            Instruction::Where,
+        ]),
+        "Elu" => Ok(exponential_below(1.0, float("alpha", 1.0), 1.0)),
+        "Selu" => Ok(exponential_below(float("gamma", 1.050_701), float("alpha", 1.673_263_2), 1.0)),
+        "Celu" => {
+            let alpha = float("alpha", 1.0);
+            Ok(exponential_below(1.0, alpha, alpha))
+        }
+        _ => of_several(call),
+    }
+}
+
+/// The program of a function that is composed of others.
+fn of_several(call: &LoweringCall<'_>) -> Result<Vec<Instruction>, GraphError> {
+    let float = |name, default: f32| call.float(name).unwrap_or(default);
+    match call.node.operator.as_str() {
         "Tan" => Ok(vec![X, apply(Unary::Sin), X, apply(Unary::Cos), with(Binary::Div)]),
         // (exp(x) +- exp(-x)) / 2
         "Cosh" | "Sinh" => {
@@ -104,32 +138,6 @@ pub(super) fn of_floats(call: &LoweringCall<'_>) -> Result<Vec<Instruction>, Gra
                     [&equal(f32::NEG_INFINITY)[..], &equal(f32::INFINITY), &[with(Binary::Or)]].concat()
                 }
             })
-        }
-        // x * tanh(softplus(x))
-        "Mish" => {
-            Ok(vec![X, X, activate(Activation::Softplus), activate(Activation::Tanh), with(Binary::Mul)])
-        }
-        // x * sigmoid(alpha * x)
-        "QuickGelu" => {
-            let alpha = number(float("alpha", 1.702));
-            Ok(vec![X, X, alpha, with(Binary::Mul), activate(Activation::Sigmoid), with(Binary::Mul)])
-        }
-        // x / (1 + |x|)
-        "Softsign" => Ok(vec![X, number(1.0), X, apply(Unary::Abs), with(Binary::Add), with(Binary::Div)]),
-        // x > alpha ? x : 0
-        "ThresholdedRelu" => Ok(vec![
-            X,
-            number(float("alpha", 1.0)),
-            with(Binary::Greater),
-            X,
-            number(0.0),
-            Instruction::Where,
-        ]),
-        "Elu" => Ok(exponential_below(1.0, float("alpha", 1.0), 1.0)),
-        "Selu" => Ok(exponential_below(float("gamma", 1.050_701), float("alpha", 1.673_263_2), 1.0)),
-        "Celu" => {
-            let alpha = float("alpha", 1.0);
-            Ok(exponential_below(1.0, alpha, alpha))
         }
         _ => Err(super::operators::unknown(call.node)),
     }

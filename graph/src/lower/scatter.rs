@@ -298,7 +298,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Program that tells whether the index in operand 0, which may count from the end, is the place in
+/// Program: whether the index in operand 0, which may count from the end, is the place in
 /// operand 1.
 fn hit(axis: usize) -> Vec<Instruction> {
     let integer = |number: usize| Instruction::Constant(Scalar::Integer(number as i64));

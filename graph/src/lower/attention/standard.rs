@@ -251,6 +251,30 @@ impl Lowering<'_> {
             }
             None => None,
         };
+        if let Some(is_open) = self.open_keys(call, sides, shape, lens)? {
+            add(is_open, &masked);
+        }
+        if operands.is_empty() {
+            return Ok(None);
+        }
+        let may_close_rows = call.optional(3).is_some() || lens.is_some();
+        let value = match (code.as_slice(), operands.as_slice()) {
+            ([Instruction::Load(0)], &[mask]) => self.cast(call, mask, element_type)?,
+            _ => self.elementwise(call, NumberType::Float, code, &operands, element_type)?,
+        };
+        Ok(Some(AttentionBias { value, may_close_rows }))
+    }
+
+    /// Return whether each query attends to each key, by the order of the keys and the lengths of
+    /// the sequences; `None` if all do.
+    fn open_keys(
+        &mut self,
+        call: &LoweringCall<'_>,
+        sides: &Sides,
+        shape: &HeadShape,
+        lens: Option<ValueId>,
+    ) -> Result<Option<ValueId>, GraphError> {
+        let HeadShape { q_len, kv_len, .. } = *shape;
         let is_causal = call.flag("is_causal");
         match lens {
             Some(lens) => {
@@ -273,25 +297,16 @@ impl Lowering<'_> {
                 let code = vec![X, Instruction::Load(1), with(Binary::LessEqual)];
                 let is_open =
                     self.elementwise(call, NumberType::Integer, code, &[limits, lens], ElementType::Bool)?;
-                add(is_open, &masked);
+                Ok(Some(is_open))
             }
             None if is_causal => {
                 let past = sides.past_len as i64;
                 let is_open =
                     self.positions(call, [q_len, kv_len], |row, column| i64::from(column <= row + past))?;
-                add(is_open, &masked);
+                Ok(Some(is_open))
             }
-            None => {}
+            None => Ok(None),
         }
-        if operands.is_empty() {
-            return Ok(None);
-        }
-        let may_close_rows = call.optional(3).is_some() || lens.is_some();
-        let value = match (code.as_slice(), operands.as_slice()) {
-            ([Instruction::Load(0)], &[mask]) => self.cast(call, mask, element_type)?,
-            _ => self.elementwise(call, NumberType::Float, code, &operands, element_type)?,
-        };
-        Ok(Some(AttentionBias { value, may_close_rows }))
     }
 
     /// Make a constant of one integer for each query and key.

@@ -97,7 +97,8 @@ impl TransposedWindow {
             Some(shape) if shape.len() >= spatial => {
                 let sizes = shape.iter().rev().take(spatial).map(|size| usize::try_from(*size).ok());
                 let mut sizes = sizes.collect::<Option<Vec<_>>>().unwrap_or_default().into_iter();
-                let (width, height) = (sizes.next(), sizes.next().unwrap_or(1));
+                let width = sizes.next();
+                let height = sizes.next().unwrap_or(1);
                 Some([height, width.ok_or_else(|| call.invalid(format!("an output of {shape:?}")))?])
             }
             Some(shape) => return Err(call.invalid(format!("an output of {shape:?}"))),

@@ -251,7 +251,9 @@ impl Step<'_, '_, '_> {
             let peephole = self.cell.peepholes.iter().flat_map(|_| peephole);
             [load(place)].into_iter().chain(peephole).collect()
         };
-        let (f, g, h) = (self.cell.function(0), self.cell.function(1), self.cell.function(2));
+        let f = self.cell.function(0);
+        let g = self.cell.function(1);
+        let h = self.cell.function(2);
         // forget * c + input * g(cell)
         let mut operands = vec![input, forget, cell, before];
         let open = [peeped(0, 3, 4), f.clone()].concat();
