@@ -80,6 +80,7 @@ pub(crate) enum Command {
     Status(commands::status::StatusArgs),
     Top(commands::top::TopArgs),
     Trace(commands::trace::TraceArgs),
+    Triggers(commands::triggers::TriggersArgs),
     Usage(commands::usage::UsageArgs),
     Why(commands::why::WhyArgs),
     Simulate(Box<commands::simulate::SimulateArgs>),

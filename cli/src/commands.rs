@@ -34,6 +34,7 @@ pub(crate) mod simulate;
 pub(crate) mod status;
 pub(crate) mod top;
 pub(crate) mod trace;
+pub(crate) mod triggers;
 pub(crate) mod up;
 pub(crate) mod usage;
 pub(crate) mod watch;
@@ -116,6 +117,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Command::Status(args) => status::run(&args, &context),
         Command::Top(args) => top::run(&args, &context),
         Command::Trace(args) => trace::run(&args, &context),
+        Command::Triggers(args) => triggers::run(args, &context),
         Command::Usage(args) => usage::run(&args, &context),
         Command::Why(args) => why::run(&args, &context),
         Command::Simulate(args) => simulate::run(&args, &context),

@@ -34,8 +34,8 @@ use weir_device::Arena;
 use weir_dispatch::intermediates::Intermediates;
 use weir_dispatch::{Dispatch, InstanceSlots};
 use weir_gateway::{
-    Access, Gateway, GivenIds, NodeState, PageGuard, PagesConfig, Permits, RequestConfig, Server, Shutdown,
-    Tokens,
+    Access, Gateway, GivenIds, NodeState, PageGuard, PagesConfig, Permits, RequestConfig, RequestTracking,
+    Server, Shutdown, Tokens,
 };
 use weir_otlp::{ExportTask, Exporter};
 use weir_sandbox::{GuestMemory, ImageDecoder};
@@ -293,12 +293,12 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         dispatch: Arc::new(dispatch),
         response_cache: ResponseCache::new(config.gateway.response_cache_bytes_max, &metrics),
         invocations: deployed.invocations,
-        given_ids: GivenIds::default(),
+        triggers: deployed.triggers,
         objects: deployed.objects,
         cluster,
         arena,
         metrics,
-        tracer,
+        tracking: RequestTracking { tracer, given_ids: GivenIds::default() },
         permits,
         started: Instant::now(),
         shutdown: Shutdown { stopping, ..Shutdown::default() },

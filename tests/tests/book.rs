@@ -61,6 +61,7 @@ pages! {
     start_runs: "start.md";
     apply_guide_runs: "guides/apply.md";
     async_guide_runs: "guides/async.md";
+    triggers_guide_runs: "guides/triggers.md";
     caching_guide_runs: "guides/caching.md";
     capacity_guide_runs: "guides/capacity.md";
     check_gpu_guide_runs: "guides/check-gpu.md";

@@ -27,6 +27,11 @@ pub use keys::{ApiKey, CreatedApiKey, KEY_TTL_MS_DEFAULT, KEY_TTL_MS_MAX, NewApi
 
 mod secrets;
 pub use secrets::{Secret, SecretRotation};
+mod triggers;
+pub use triggers::{
+    MISSED_AGE_MS_DEFAULT, MissedPolicy, OverlapPolicy, SCHEDULED_AT_HEADER, TRIGGER_HEADER, TickCounts,
+    TickOutcome, Trigger, TriggerRequest, TriggerSource, TriggerSpec, TriggerTarget, TriggerTick,
+};
 
 mod capacity;
 pub use capacity::{ModelCapacity, ProfileEvent, ProfileRequest};

@@ -56,6 +56,8 @@ codes! {
     InvalidWorkflow = "invalid-workflow";
     /// The kernel graph cannot be parsed, is inconsistent, or does not compile.
     InvalidKernelGraph = "invalid-kernel-graph";
+    /// The trigger has an invalid schedule, target or request.
+    InvalidTrigger = "invalid-trigger";
     /// The version exists already with other contents.
     VersionConflict = "version-conflict";
     /// The pushed model has other inputs or outputs than the newest version.
@@ -92,6 +94,8 @@ codes! {
     KeyNotFound = "key-not-found";
     /// The tenant has no secret of this name.
     SecretNotFound = "secret-not-found";
+    /// The tenant has no trigger of this name.
+    TriggerNotFound = "trigger-not-found";
     /// An intermediate result that a workflow step left on a node no longer exists: the node was
     /// lost, or the result expired. The client should retry.
     IntermediateLost = "intermediate-lost";

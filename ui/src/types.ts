@@ -261,7 +261,7 @@ export interface NodeEvent {
   node?: number;
   tenant?: string;
   kind: EventKind;
-  resource: 'function' | 'model' | 'kernel-graph' | 'workflow' | 'device' | 'node';
+  resource: 'function' | 'model' | 'kernel-graph' | 'workflow' | 'trigger' | 'device' | 'node';
   name: string;
   text: string;
 }

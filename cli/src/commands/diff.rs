@@ -11,8 +11,8 @@ use std::path::PathBuf;
 
 /// Show the differences between a declaration and the node
 ///
-/// A declaration is a file that lists functions, models and workflows; `weir apply` makes the node
-/// equal to it. Nothing is changed, and no component or model is sent.
+/// A declaration is a file that lists functions, models, workflows and triggers; `weir apply` makes
+/// the node equal to it. Nothing is changed, and no component or model is sent.
 ///
 /// The exit status is 0 without differences, and 1 with differences. Errors have a status of 2 or
 /// more.
@@ -37,7 +37,8 @@ pub(super) struct DeclarationArgs {
     /// may be repeated [default: weir.yaml]
     #[arg(long = "file", short = 'f', value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Delete items of these kinds that the declaration does not list: functions, models, workflows
+    /// Delete items of these kinds that the declaration does not list: functions, models, workflows,
+    /// triggers
     #[arg(long, value_name = "KIND,...", value_delimiter = ',')]
     prune: Vec<Kind>,
 }
@@ -79,6 +80,7 @@ fn check_prune(declared: &Declared, prune: &BTreeSet<Kind>) -> Result<(), Proble
             Kind::Model => (declared.models.is_empty(), "models"),
             Kind::Function => (declared.functions.is_empty(), "functions"),
             Kind::Workflow => (declared.workflows.is_empty(), "workflows"),
+            Kind::Trigger => (declared.triggers.is_empty(), "triggers"),
         };
         if is_empty {
             let text = format!("--prune {command} would delete all {command}: the declaration lists none");

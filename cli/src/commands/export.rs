@@ -13,7 +13,7 @@ use std::path::PathBuf;
 /// Name of the written declaration.
 const FILE: &str = "weir.yaml";
 
-/// Write the node's functions, models and workflows as a declaration
+/// Write the node's functions, models, workflows and triggers as a declaration
 ///
 /// Writes weir.yaml, which `weir diff` and `weir apply` read, and the documents of the workflows.
 /// Components and models are named by their hashes: replace `digest` by `component` or `file` to

@@ -7,17 +7,18 @@ use crate::output::OutputSettings;
 use crate::uploads::{Component, ComponentUpload, WorkflowUpload};
 use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
-use weir_types::api::{Canary, Function, FunctionVersion, Model, Secret, Workflow};
+use weir_types::api::{Canary, Function, FunctionVersion, Model, Secret, Trigger, TriggerSpec, Workflow};
 use weir_types::{
     ContentHash, Cost, ErrorCode, FunctionManifest, ModelManifest, ModelRef, Name, Port, SecretName, Version,
 };
 
-/// Functions, models and workflows of a tenant.
+/// Functions, models, workflows and triggers of a tenant.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Current {
     pub(crate) models: BTreeMap<Name, CurrentModel>,
     pub(crate) functions: BTreeMap<Name, CurrentFunction>,
     pub(crate) workflows: BTreeMap<Name, CurrentWorkflow>,
+    pub(crate) triggers: BTreeMap<Name, TriggerSpec>,
 }
 
 /// A function, with the versions that serve calls.
@@ -91,6 +92,15 @@ impl Current {
                 found.is_up_to_date = is_up_to_date(client, &name, &found)?;
             }
             current.workflows.insert(name, found);
+        }
+        for trigger in client.get::<Vec<Trigger>>("/v1/triggers", "list the triggers")? {
+            let Trigger { name, spec, .. } = trigger;
+            // Lists leave out the bodies.
+            let spec = match declared.triggers.get(&name) {
+                Some(_) => client.get::<Trigger>(&format!("/v1/triggers/{name}"), "show a trigger")?.spec,
+                None => spec,
+            };
+            current.triggers.insert(name, spec);
         }
         Ok(current)
     }

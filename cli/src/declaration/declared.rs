@@ -5,7 +5,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
-use weir_types::api::Canary;
+use weir_types::api::{Canary, TriggerSpec};
 use weir_types::{ContentHash, Cost, FunctionManifest, ModelManifest, ModelRef, Name};
 
 /// Kind of a declared item, in the order in which changes are made.
@@ -18,6 +18,8 @@ pub(crate) enum Kind {
     Function,
     #[value(name = "workflows")]
     Workflow,
+    #[value(name = "triggers")]
+    Trigger,
 }
 
 impl Kind {
@@ -26,6 +28,7 @@ impl Kind {
             Self::Model => "model",
             Self::Function => "function",
             Self::Workflow => "workflow",
+            Self::Trigger => "trigger",
         }
     }
 }
@@ -42,6 +45,7 @@ pub(crate) struct Declared {
     pub(crate) models: BTreeMap<Name, DeclaredModel>,
     pub(crate) functions: BTreeMap<Name, DeclaredFunction>,
     pub(crate) workflows: BTreeMap<Name, DeclaredWorkflow>,
+    pub(crate) triggers: BTreeMap<Name, TriggerSpec>,
 }
 
 /// A component or a model.

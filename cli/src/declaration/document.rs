@@ -8,6 +8,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
+use weir_types::api::TriggerSpec;
 use weir_types::{
     Autosize, Batching, ContentHash, Cost, DeviceChoice, Limits, ModelRef, Name, ObjectGrants, Precision,
     Reuse, SecretGrants,
@@ -20,6 +21,7 @@ pub(super) struct Document {
     pub(super) models: Table<ModelEntry>,
     pub(super) functions: Table<FunctionEntry>,
     pub(super) workflows: Table<WorkflowEntry>,
+    pub(super) triggers: Table<TriggerSpec>,
 }
 
 /// A function. It has one of `component`, `project` and `digest`.

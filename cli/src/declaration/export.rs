@@ -5,7 +5,10 @@ use crate::client::Client;
 use anyhow::Result;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use weir_types::api::{Function, Model, Workflow};
+use weir_types::api::{
+    Function, MISSED_AGE_MS_DEFAULT, MissedPolicy, Model, OverlapPolicy, Trigger, TriggerRequest,
+    TriggerSource, TriggerSpec, TriggerTarget, Workflow,
+};
 use weir_types::{FunctionManifest, ModelManifest};
 
 /// A declaration, and the files to which it refers.
@@ -65,11 +68,38 @@ impl Export {
             workflows.insert(active.name.to_string(), entry.into());
             documents.push((file, active.document));
         }
-        let all = json!({ "models": models, "functions": functions, "workflows": workflows });
+        let triggers = triggers(client)?;
+        let all = json!({
+            "models": models,
+            "functions": functions,
+            "workflows": workflows,
+            "triggers": triggers,
+        });
         variables.sort();
         variables.dedup();
         Ok(Self { text: yaml_serde::to_string(&all)?, documents, variables, canaries })
     }
+}
+
+/// The triggers of a node, without settings that are defaults.
+fn triggers(client: &Client) -> Result<Map<String, Value>> {
+    let default = TriggerSpec {
+        source: TriggerSource::default(),
+        target: TriggerTarget::default(),
+        request: TriggerRequest::default(),
+        enabled: true,
+        missed: MissedPolicy::default(),
+        missed_age_ms_max: MISSED_AGE_MS_DEFAULT,
+        overlap: OverlapPolicy::default(),
+    };
+    let mut triggers = Map::new();
+    for listed in client.get::<Vec<Trigger>>("/v1/triggers", "list the triggers")? {
+        // Lists leave out the bodies.
+        let name = &listed.name;
+        let Trigger { spec, .. } = client.get(&format!("/v1/triggers/{name}"), &format!("show {name}"))?;
+        triggers.insert(name.to_string(), settings(&spec, &default).into());
+    }
+    Ok(triggers)
 }
 
 /// The settings of a manifest that differ from the defaults.

@@ -8,6 +8,7 @@ use super::declared::{Content, Declared, DeclaredModel, DeclaredWorkflow, Kind};
 use super::fields::{FieldChange, changes};
 use serde::Serialize;
 use std::collections::BTreeSet;
+use weir_types::api::TriggerSpec;
 use weir_types::{ModelManifest, Name};
 
 /// Changes in the order in which they are made.
@@ -97,8 +98,11 @@ impl Plan {
         if !problems.is_empty() {
             return Err(problems);
         }
+        let triggers = declared.triggers.iter();
+        steps
+            .extend(triggers.filter_map(|(name, spec)| trigger_step(name, spec, current.triggers.get(name))));
         let all = declared.models.len() + declared.functions.len() + declared.workflows.len();
-        let unchanged = all - steps.len();
+        let unchanged = all + declared.triggers.len() - steps.len();
         steps.extend(deletions(declared, current, prune));
         Ok(Self { steps, unchanged })
     }
@@ -172,6 +176,15 @@ fn workflow_step(
     if fields.is_empty() { None } else { step(Action::Update, fields) }
 }
 
+fn trigger_step(name: &Name, declared: &TriggerSpec, current: Option<&TriggerSpec>) -> Option<Step> {
+    let step = |action, fields| {
+        Some(Step { kind: Kind::Trigger, name: name.clone(), action, fields, upload_bytes: 0 })
+    };
+    let Some(current) = current else { return step(Action::Create, Vec::new()) };
+    let fields = changes(current, declared);
+    if fields.is_empty() { None } else { step(Action::Update, fields) }
+}
+
 fn hash(text: &str) -> weir_types::ContentHash {
     weir_types::ContentHash::from_content(text.as_bytes())
 }
@@ -185,6 +198,8 @@ fn deletions(declared: &Declared, current: &Current, prune: &BTreeSet<Kind>) -> 
             steps.push(Step { kind, name: name.clone(), action, fields: Vec::new(), upload_bytes: 0 });
         }
     };
+    let triggers = current.triggers.keys().rev().filter(|name| !declared.triggers.contains_key(*name));
+    triggers.for_each(|name| delete(Kind::Trigger, name));
     // Workflows of a node have no cycles.
     let workflows = order::targets_first(&current.workflows, |workflow| &workflow.runs).unwrap_or_default();
     let workflows = workflows.into_iter().rev().filter(|name| !declared.workflows.contains_key(*name));

@@ -47,7 +47,7 @@ pub(super) struct Resolver {
 impl Resolver {
     /// Adds a document of the file `place`.
     pub(super) fn add(&mut self, document: Document, place: &Place) {
-        let Document { models, functions, workflows } = document;
+        let Document { models, functions, workflows, triggers } = document;
         for (name, entry) in models.0 {
             if let Some(model) = self.resolved("models", &name, place, || model(entry, place)) {
                 self.declared.models.insert(name, model);
@@ -61,6 +61,11 @@ impl Resolver {
         for (name, entry) in workflows.0 {
             if let Some(workflow) = self.resolved("workflows", &name, place, || workflow(entry, place)) {
                 self.declared.workflows.insert(name, workflow);
+            }
+        }
+        for (name, spec) in triggers.0 {
+            if let Some(spec) = self.resolved("triggers", &name, place, || Ok(spec)) {
+                self.declared.triggers.insert(name, spec);
             }
         }
     }

@@ -142,6 +142,13 @@ CALLS: list[Callable[[Client], Any]] = [
     lambda weir: weir.secrets.show("K"),
     lambda weir: weir.secrets.delete("K", force=True),
     lambda weir: weir.secrets.rotate(),
+    lambda weir: weir.triggers.put("t", {"source": {"every_ms": 1000}, "target": {"function": "f"}}),
+    lambda weir: weir.triggers.list(),
+    lambda weir: weir.triggers.show("t"),
+    lambda weir: weir.triggers.run("t"),
+    lambda weir: weir.triggers.pause("t"),
+    lambda weir: weir.triggers.resume("t"),
+    lambda weir: weir.triggers.delete("t"),
 ]
 
 

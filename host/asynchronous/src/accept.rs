@@ -7,11 +7,13 @@ use super::record::{InvocationRecord, KeyUse, StoredMessage};
 use super::store::Seen;
 use super::{AsyncError, Invocations, now_ms};
 use axum::body::Body;
+use bytes::Bytes;
 use futures::{StreamExt, stream};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 use weir_call::until;
+use weir_datastore::{Compare, Key};
 use weir_storage::blobs::{PutError, Staged};
 use weir_types::api::{CallbackState, CallbackStatus, Invocation, InvocationKind, InvocationStatus};
 use weir_types::{AsyncId, ContentHash, ErrorCode, Hasher, Name, TenantId, Version};
@@ -40,6 +42,22 @@ pub struct InvocationRequest {
     pub body_bytes_max: u64,
     /// Deadline for the arrival of the body.
     pub deadline: Instant,
+    /// Write that commits together with the invocation.
+    pub linked: Option<LinkedWrite>,
+}
+
+/// Write that commits in one transaction with a new invocation: either both happen, or none. The
+/// sender of a request hands it over as an extension of the request.
+#[derive(Debug, Clone)]
+pub struct LinkedWrite {
+    /// ID of the invocation.
+    pub id: AsyncId,
+    /// Conditions. If one does not hold, the request is refused with the code `conflict`.
+    pub compares: Vec<Compare>,
+    /// Key to write.
+    pub key: Key,
+    /// New value of the key.
+    pub value: Bytes,
 }
 
 /// A request whose body was received.
@@ -61,9 +79,19 @@ impl Invocations {
     /// idempotency key created. The invocation is durable on return.
     pub async fn accept(self: &Arc<Self>, offer: InvocationRequest) -> Result<Invocation, AsyncError> {
         let InvocationRequest {
-            tenant, kind, name, version, chosen, request, request_id, key, callback, ..
+            tenant,
+            kind,
+            name,
+            version,
+            chosen,
+            request,
+            request_id,
+            key,
+            callback,
+            linked,
+            ..
         } = offer;
-        let id = AsyncId::new(now_ms(), rand::random());
+        let id = linked.as_ref().map_or_else(|| AsyncId::new(now_ms(), rand::random()), |linked| linked.id);
         let key = key.map(|key| key_hash(kind, &name, &key));
         // A repeated request needs no reservation, and is found even when the queue is full.
         let is_known = match key {
@@ -111,7 +139,7 @@ impl Invocations {
         let kept = self.blobs.keep(staged).await?;
         let all = self.clone();
         let accepting = async move {
-            let Some(revision) = all.create(&tenant, id, &record, key_use).await? else {
+            let Some(revision) = all.create(&tenant, id, &record, key_use, linked).await? else {
                 // The same request arrived twice concurrently.
                 let (key, key_use) = key_use.ok_or_else(conflict)?;
                 return all.accepted_before(&tenant, key, key_use).await?.ok_or_else(conflict);

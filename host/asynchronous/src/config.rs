@@ -1,5 +1,8 @@
 //! Configuration of asynchronous invocations.
 
+mod triggers;
+pub use triggers::TriggersConfig;
+
 use serde::{Deserialize, Serialize};
 
 const MIB: u64 = 1 << 20;
@@ -50,6 +53,8 @@ pub struct AsyncConfig {
     pub callback_attempts_max: u32,
     /// Time limit of one callback attempt.
     pub callback_timeout_ms: u64,
+    /// Triggers, which start asynchronous invocations on a schedule.
+    pub triggers: TriggersConfig,
 }
 
 impl Default for AsyncConfig {
@@ -72,6 +77,7 @@ impl Default for AsyncConfig {
             callback_hosts: Vec::new(),
             callback_attempts_max: 5,
             callback_timeout_ms: 10_000,
+            triggers: TriggersConfig::default(),
         }
     }
 }

@@ -14,7 +14,7 @@
 //! the only call path that writes persistent state.
 
 mod config;
-pub use config::AsyncConfig;
+pub use config::{AsyncConfig, TriggersConfig};
 
 mod gateway;
 pub use gateway::RequestRunner;
@@ -33,7 +33,7 @@ mod store;
 mod sweep;
 mod work;
 
-pub use accept::InvocationRequest;
+pub use accept::{InvocationRequest, LinkedWrite};
 pub use callback::check_callback;
 pub use look::{Filter, Watched};
 pub use work::ShutdownSignals;

@@ -1,6 +1,7 @@
 //! Reads and changes records. Each change is one transaction, which does nothing after a concurrent
 //! change.
 
+use super::accept::LinkedWrite;
 use super::record::{
     InvocationRecord, KeyUse, NextStep, claim_key, decode, encode, entry_key, index, key_use_key, record_key,
 };
@@ -50,13 +51,15 @@ impl Invocations {
         entry.as_ref().map(decode).transpose()
     }
 
-    /// Writes a new record, claimed by this node. Returns none if its idempotency key is in use.
+    /// Writes a new record, claimed by this node. Returns none if its idempotency key is in use, or if
+    /// a condition of the linked write does not hold.
     pub(super) async fn create(
         &self,
         tenant: &TenantId,
         id: AsyncId,
         record: &InvocationRecord,
         key_use: Option<(ContentHash, KeyUse)>,
+        linked: Option<LinkedWrite>,
     ) -> Result<Option<Revision>, AsyncError> {
         let place = record_key(tenant, id)?;
         let claim = claim_key(id)?;
@@ -68,6 +71,9 @@ impl Invocations {
         if let Some((key, key_use)) = key_use {
             let key = key_use_key(tenant, key)?;
             transaction = transaction.when(Compare::Absent(key.clone())).put(key, encode(&key_use));
+        }
+        if let Some(LinkedWrite { compares, key, value, .. }) = linked {
+            transaction = compares.into_iter().fold(transaction, Transaction::when).put(key, value);
         }
         Ok(self.datastore.commit(transaction).await?.done())
     }

@@ -22,6 +22,7 @@ pub fn status(code: ErrorCode) -> StatusCode {
         | Code::ModelLimit
         | Code::InvalidWorkflow
         | Code::InvalidKernelGraph
+        | Code::InvalidTrigger
         | Code::NoConfiguration
         | Code::IdempotencyMismatch => StatusCode::UNPROCESSABLE_ENTITY,
         Code::VersionConflict | Code::SignatureChanged | Code::Conflict | Code::NotEnded => {
@@ -40,7 +41,8 @@ pub fn status(code: ErrorCode) -> StatusCode {
         | Code::InvocationNotFound
         | Code::ObjectNotFound
         | Code::KeyNotFound
-        | Code::SecretNotFound => StatusCode::NOT_FOUND,
+        | Code::SecretNotFound
+        | Code::TriggerNotFound => StatusCode::NOT_FOUND,
         Code::InvocationExpired => StatusCode::GONE,
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         Code::BodyStalled => StatusCode::REQUEST_TIMEOUT,

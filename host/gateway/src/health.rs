@@ -51,6 +51,7 @@ Weir runs WebAssembly functions with shared models.
   POST   /v1/invocations/ID/retry             begin a dead one anew (also /cancel)
   GET    /v1/placements/REQUEST_ID            why a call ran where it did: estimates, alternatives and outcome
   GET    /v1/events                           deploys, faults, evictions, changes of the cluster: ?kind=fault&name=N&since_ms=T&follow=true
+  PUT    /v1/triggers/NAME                    send a request on a schedule (GET /v1/triggers lists them; also /run, /pause, /resume; DELETE removes one)
   PUT    /v1/keys/NAME                        create an API key: {\"scopes\": [\"invoke\"]} (GET /v1/keys lists them; DELETE revokes one)
   PUT    /v1/secrets/NAME                     store a secret of functions (GET /v1/secrets lists them without values)
   POST   /v1/backup                           everything that is stored, as a tar file (see docs/guides/backup.md)

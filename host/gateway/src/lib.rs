@@ -44,6 +44,7 @@ mod server;
 mod state;
 mod table;
 mod traces;
+mod triggers;
 mod unread;
 mod uploads;
 mod usage;
@@ -60,7 +61,7 @@ pub use permission::Caller;
 pub use placements::GivenIds;
 pub use quotas::{QuotaConfig, TenantQuotas};
 pub use server::{ListenerTls, Server, Threads};
-pub use state::{NodeState, Permits, RequestConfig, Shutdown};
+pub use state::{NodeState, Permits, RequestConfig, RequestTracking, Shutdown};
 pub use table::documented_paths;
 
 use access::Audited;
@@ -237,7 +238,7 @@ impl Gateway {
     /// Serves a request on behalf of `caller`.
     async fn call(&self, caller: Caller, request: Request, id: &RequestId) -> Response {
         if id.is_given() && !caller.is_anonymous {
-            self.node.given_ids.note(&caller.tenant, id.shared(), id.invocation);
+            self.node.tracking.given_ids.note(&caller.tenant, id.shared(), id.invocation);
         }
         let is_explained = request.headers().contains_key(EXPLAIN);
         let explained_to = is_explained.then(|| caller.tenant.clone());

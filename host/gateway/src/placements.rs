@@ -54,7 +54,7 @@ pub(super) async fn show(
     Extension(Caller { tenant, .. }): Extension<Caller>,
     Path(request_id): Path<String>,
 ) -> Result<Json<Explained>, ApiError> {
-    let invocation = node.given_ids.find(&tenant, &request_id);
+    let invocation = node.tracking.given_ids.find(&tenant, &request_id);
     let placement = invocation.and_then(|id| node.dispatch.placements.explanation(&tenant, id));
     let mut placement = placement.ok_or_else(|| {
         let text = format!(

@@ -28,6 +28,7 @@ use weir_sandbox::component::Components;
 use weir_storage::StorageHealth;
 use weir_storage::blobs::Blobs;
 use weir_telemetry::{Metrics, Tracer};
+use weir_triggers::Triggers;
 
 /// Clients that follow the node's events at once.
 pub(crate) const FOLLOWERS_MAX: usize = 64;
@@ -90,6 +91,14 @@ pub struct RequestConfig {
     pub models: ModelsConfig,
 }
 
+/// Records by which requests are found later.
+pub struct RequestTracking {
+    /// Starts the traces of calls.
+    pub tracer: Tracer,
+    /// The invocations of request ids that clients chose.
+    pub given_ids: GivenIds,
+}
+
 /// The stages of a node's shutdown.
 #[derive(Debug, Default)]
 pub struct Shutdown {
@@ -127,8 +136,8 @@ pub struct NodeState {
     pub response_cache: Arc<ResponseCache>,
     /// Asynchronous invocations.
     pub invocations: Arc<Invocations>,
-    /// The invocations of request ids that clients chose.
-    pub given_ids: GivenIds,
+    /// Triggers, which send requests on a schedule.
+    pub triggers: Arc<Triggers>,
     /// Named objects: tensors stored under names.
     pub objects: Arc<Objects>,
     /// The cluster that this node belongs to, if any.
@@ -137,8 +146,8 @@ pub struct NodeState {
     pub arena: Arena,
     /// The node's metrics.
     pub metrics: Arc<Metrics>,
-    /// Starts the traces of calls.
-    pub tracer: Tracer,
+    /// Records by which requests are found later.
+    pub tracking: RequestTracking,
     /// Permits that bound concurrent work.
     pub permits: Permits,
     /// The time at which the node started.

@@ -5,7 +5,7 @@ use super::permission::{RouteAccess, Subject};
 use super::routes::Routes;
 use super::{
     backup, canary, dashboard, embeddings, events, functions, health, invocations, keys, models, objects,
-    openapi, placements, secrets, usage, v2, versions, workflows,
+    openapi, placements, secrets, triggers, usage, v2, versions, workflows,
 };
 use axum::routing::{get, post, put};
 use weir_control::registry::FunctionParts;
@@ -26,7 +26,7 @@ pub(super) const INVOKE: RouteAccess = CALL;
 /// Named objects, which are the tenant's data.
 pub(super) const DATA: RouteAccess =
     RouteAccess { read: &[Scope::Invoke], change: &[Scope::Invoke], subject: Subject::Tenant };
-/// Models, kernel graphs, workflows and secrets.
+/// Models, kernel graphs, workflows, secrets and triggers.
 pub(super) const MANAGE: RouteAccess =
     RouteAccess { read: &[Scope::Read], change: &[Scope::Deploy], subject: Subject::Tenant };
 /// One function.
@@ -77,6 +77,11 @@ pub(super) fn routes() -> Routes {
         .route("/v1/secrets", MANAGE, get(secrets::list))
         .route("/v1/secrets/{secret}", MANAGE, put(secrets::set).get(secrets::show).delete(secrets::remove))
         .route("/v1/secret-keys/rotate", KEYS, post(secrets::rotate))
+        .route("/v1/triggers", MANAGE, get(triggers::list))
+        .route("/v1/triggers/{name}", MANAGE, put(triggers::put).get(triggers::show).delete(triggers::delete))
+        .route("/v1/triggers/{name}/run", MANAGE, post(triggers::run))
+        .route("/v1/triggers/{name}/pause", MANAGE, post(triggers::pause))
+        .route("/v1/triggers/{name}/resume", MANAGE, post(triggers::resume))
         .merge(versions::routes::<FunctionParts>("functions", FUNCTION, put(functions::deploy)))
         .merge(canary::routes(FUNCTION))
         .route("/v1/functions/{name}/logs", FUNCTION, get(functions::logs))

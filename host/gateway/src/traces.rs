@@ -91,15 +91,21 @@ pub(crate) fn start(
             attributes,
         }
     };
-    if is_forwarded { node.tracer.join(parent, describe) } else { node.tracer.start(parent, describe) }
+    if is_forwarded {
+        node.tracking.tracer.join(parent, describe)
+    } else {
+        node.tracking.tracer.start(parent, describe)
+    }
 }
 
 /// Starts the trace of the acceptance of an asynchronous request. Makes its span the caller of the
 /// stored request, so that the attempts continue the trace.
 pub(crate) fn accept(node: &NodeState, later: &Later, headers: &mut HeaderMap, id: &RequestId) -> Trace {
     let Later { tenant, kind, name, chosen, .. } = later;
-    let trace =
-        node.tracer.start(TraceParent::from_headers(headers), || accepted(tenant, *kind, name, *chosen, id));
+    let trace = node
+        .tracking
+        .tracer
+        .start(TraceParent::from_headers(headers), || accepted(tenant, *kind, name, *chosen, id));
     trace.inject(headers);
     trace
 }

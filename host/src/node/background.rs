@@ -64,6 +64,7 @@ impl Background {
             objects,
             keys,
             secrets,
+            triggers,
             component_changes,
         } = begin;
         // First, because invocations of a lost node are already waiting.
@@ -82,6 +83,8 @@ impl Background {
         spawn(boxed(state.objects.follow(objects)));
         spawn(boxed(state.access.keys().follow(keys)));
         spawn(boxed(state.dispatch.secrets.follow(secrets)));
+        spawn(boxed(state.triggers.follow(triggers)));
+        spawn(boxed(handle_ticks(state.clone())));
         spawn(boxed(follow_components(Arc::downgrade(state), component_changes)));
         spawn(boxed(preload_components(Arc::downgrade(state))));
         spawn(boxed(watch_canaries(Arc::downgrade(state), leads(state))));
@@ -167,6 +170,13 @@ fn boxed(task: impl Future<Output = ()> + Send + 'static) -> BackgroundTask {
 fn leads(state: &NodeState) -> impl Fn() -> bool + Send + 'static {
     let cluster = state.cluster.clone();
     move || cluster.as_ref().is_none_or(|cluster| cluster.is_dispatcher())
+}
+
+/// Handles the ticks of triggers until the node shuts down.
+async fn handle_ticks(state: Arc<NodeState>) {
+    let sender = Gateway::new(state.clone());
+    let draining = state.shutdown.draining.clone();
+    state.triggers.clone().work(sender, leads(&state), draining).await;
 }
 
 /// Compiles components that other nodes have deployed, before their first call, and removes the

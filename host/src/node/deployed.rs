@@ -23,6 +23,7 @@ use weir_sandbox::{CompileCacheConfig, Engines};
 use weir_storage::blobs::Blobs;
 use weir_telemetry::Metrics;
 use weir_telemetry::logs::Logs;
+use weir_triggers::{TriggerDeps, Triggers};
 
 /// Deployed content of a node.
 pub(super) struct DeployedContent {
@@ -36,6 +37,7 @@ pub(super) struct DeployedContent {
     pub(super) objects: Arc<Objects>,
     pub(super) keys: Arc<ApiKeys>,
     pub(super) secrets: Arc<Secrets>,
+    pub(super) triggers: Arc<Triggers>,
     pub(super) backups: BackupMaker,
     pub(super) begin: FollowStart,
 }
@@ -51,6 +53,7 @@ pub(super) struct FollowStart {
     pub(super) objects: Revision,
     pub(super) keys: Revision,
     pub(super) secrets: Revision,
+    pub(super) triggers: Revision,
     /// Changes of functions by other nodes.
     pub(super) component_changes: mpsc::Receiver<ComponentChange>,
 }
@@ -104,6 +107,7 @@ impl DeployedContent {
             .await
             .context("cannot read the API keys")?;
         let (secrets, secrets_as_of) = open_secrets(config, storage).await?;
+        let (triggers, triggers_as_of) = open_triggers(config, storage, metrics, &invocations).await?;
         let folders = [&blobs, models.blobs(), &invocation_blobs, objects.blobs()];
         let backups = backup_maker(config, storage, folders);
         let begin = FollowStart {
@@ -115,6 +119,7 @@ impl DeployedContent {
             objects: objects_as_of,
             keys: keys_as_of,
             secrets: secrets_as_of,
+            triggers: triggers_as_of,
             component_changes,
         };
         Ok(Self {
@@ -127,6 +132,7 @@ impl DeployedContent {
             objects,
             keys,
             secrets,
+            triggers,
             backups,
             begin,
         })
@@ -172,6 +178,23 @@ async fn open_secrets(config: &NodeConfig, storage: &Storage) -> anyhow::Result<
     let datastore = storage.datastore.clone();
     let opened = Secrets::open(datastore, storage.changes.clone(), &config.sandbox.secrets, alone_in);
     opened.await.context("cannot read the secrets")
+}
+
+/// Opens the triggers. Also returns the revision that was read.
+async fn open_triggers(
+    config: &NodeConfig,
+    storage: &Storage,
+    metrics: &Arc<Metrics>,
+    invocations: &Arc<Invocations>,
+) -> anyhow::Result<(Arc<Triggers>, Revision)> {
+    let opening = Triggers::open(TriggerDeps {
+        config: config.asynchronous.triggers.clone(),
+        datastore: storage.datastore.clone(),
+        invocations: invocations.clone(),
+        metrics: metrics.clone(),
+        changes: storage.changes.clone(),
+    });
+    opening.await.context("cannot read the triggers")
 }
 
 /// Makes backups of the records and of these blobs.

@@ -26,6 +26,7 @@ mod sizes;
 mod storage;
 mod system;
 mod tls;
+mod triggers;
 mod triton;
 mod usage;
 
@@ -69,6 +70,7 @@ use std::time::Duration;
 use storage::StorageMetrics;
 use system::SystemMetrics;
 pub use tls::HandshakeFailure;
+use triggers::TriggerMetrics;
 use weir_types::{ModelId, Name, TenantId, Version, WorkflowId};
 
 /// All metrics of the node. Handles are cheap to clone and to update.
@@ -95,6 +97,8 @@ pub struct Metrics {
     pub access: AccessMetrics,
     /// Asynchronous invocations.
     pub asynchronous: AsyncMetrics,
+    /// Triggers and their ticks.
+    pub triggers: TriggerMetrics,
     /// Named objects: puts, reads and sizes.
     pub objects: ObjectMetrics,
     /// Export to an OpenTelemetry collector.
@@ -167,6 +171,7 @@ impl Metrics {
             answers: AnswerMetrics::register(registry),
             access: AccessMetrics::register(registry),
             asynchronous: AsyncMetrics::register(registry),
+            triggers: TriggerMetrics::register(registry),
             objects: ObjectMetrics::register(registry),
             otlp: OtlpMetrics::register(registry),
             outbound: OutboundMetrics::register(registry),

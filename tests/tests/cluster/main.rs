@@ -19,6 +19,7 @@ mod sharing;
 mod staging;
 mod tls;
 mod traces;
+mod triggers;
 
 use weir_tests::{ClusterBuilder, TestCluster, function};
 

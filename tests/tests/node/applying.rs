@@ -2,6 +2,7 @@
 
 mod invalid;
 mod stopping;
+mod triggers;
 
 use serde_json::{Value, json};
 use std::path::Path;

@@ -84,6 +84,9 @@ async fn restored_node_has_everything_acknowledged_before_the_backup() {
     let large = "x".repeat(3 << 20);
     let later = node.post_later("/fn/echo", large.clone()).await;
     assert_eq!(node.ended(later.id).await.status, InvocationStatus::Done);
+    let trigger = json!({"source": {"cron": "0 0 29 2 *"}, "target": {"function": "f"}});
+    let trigger = node.send(node.request(Method::PUT, "/v1/triggers/t").json(&trigger)).await.ok();
+    let trigger: Value = trigger.json();
 
     let writer = Writer::start(node.client().clone());
     writer.reach(3).await;
@@ -111,6 +114,7 @@ async fn restored_node_has_everything_acknowledged_before_the_backup() {
     assert_eq!(node.get("/fn/f/x").await.ok().text(), "hello, x\n");
     assert_eq!(node.post("/v2/models/m/infer", ROW).await.ok().json::<Value>()["outputs"], sum);
     assert_eq!(node.result(later.id).await.ok().text(), large);
+    assert_eq!(node.get("/v1/triggers/t").await.ok().json::<Value>(), trigger);
     for number in 0..before {
         let name = format!("w{number}");
         assert_eq!(node.get(&format!("/fn/{name}/x")).await.ok().text(), "hello, x\n");

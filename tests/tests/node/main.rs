@@ -61,6 +61,7 @@ mod telemetry;
 mod tenants;
 mod tensors;
 mod tls;
+mod triggers;
 mod uploads;
 mod usage;
 mod versions;

@@ -119,6 +119,8 @@ words! {
         KernelGraph = "kernel-graph",
         /// A workflow.
         Workflow = "workflow",
+        /// A trigger.
+        Trigger = "trigger",
         /// A device of a node.
         Device = "device",
         /// A node.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use ureq::SendBody;
 use ureq::http::Method;
-use weir_types::api::{Canary, Deployed, Function};
+use weir_types::api::{Canary, Deployed, Function, Trigger};
 use weir_types::{ContentHash, Labels, ModelLabels, ModelManifest, Name, Version};
 
 /// An apply of a declaration.
@@ -121,6 +121,7 @@ impl Apply {
                 Kind::Model => format!("/v1/models/{name}"),
                 Kind::Function => format!("/v1/functions/{name}"),
                 Kind::Workflow => format!("/v1/workflows/{name}"),
+                Kind::Trigger => format!("/v1/triggers/{name}"),
             };
             self.client.delete(&path, &format!("remove {kind} {name}"))?;
             return Ok(Made { version: None, canary: None });
@@ -139,6 +140,13 @@ impl Apply {
                 };
                 let deployed = upload.send(&self.client, self.output)?;
                 Ok(Made { version: Some(deployed.workflow.version), canary: None })
+            }
+            Kind::Trigger => {
+                let spec = self.declared.triggers.get(name).ok_or_else(|| undeclared(step))?;
+                let body = SendBody::from_json(spec)?;
+                let what = format!("store the trigger {name}");
+                self.client.call::<Trigger>(Method::PUT, &format!("/v1/triggers/{name}"), &what, body)?;
+                Ok(Made { version: None, canary: None })
             }
         }
     }

@@ -53,6 +53,18 @@ impl BodySource {
         }
     }
 
+    /// Reads the whole body.
+    pub(crate) fn into_bytes(self) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let read = match self {
+            Self::Text(text) => return Ok(text.into_inner()),
+            Self::File(mut file, _) => file.read_to_end(&mut bytes),
+            Self::Stdin(mut stdin) => stdin.read_to_end(&mut bytes),
+        };
+        read.map_err(|error| Problem::usage("cannot read the body").because(error))?;
+        Ok(bytes)
+    }
+
     /// Converts the body for the HTTP client.
     pub(crate) fn send(self) -> SendBody<'static> {
         match self {

@@ -5,10 +5,10 @@ use proptest::collection::{btree_map, btree_set};
 use proptest::option;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use weir_types::api::Canary;
+use weir_types::api::{Canary, MissedPolicy, OverlapPolicy, TriggerRequest, TriggerSource, TriggerTarget};
 use weir_types::{ContentHash, FunctionManifest, ModelRef, Version};
 
-const ALL: [Kind; 3] = [Kind::Model, Kind::Function, Kind::Workflow];
+const ALL: [Kind; 4] = [Kind::Model, Kind::Function, Kind::Workflow, Kind::Trigger];
 
 fn name(text: &str) -> Name {
     Name::new(text).unwrap()
@@ -71,6 +71,7 @@ impl Node {
                 Kind::Model => self.state.models.remove(name).is_some(),
                 Kind::Function => self.state.functions.remove(name).is_some(),
                 Kind::Workflow => self.state.workflows.remove(name).is_some(),
+                Kind::Trigger => self.state.triggers.remove(name).is_some(),
             };
             assert!(was_there, "{name} was deleted twice");
             let users =
@@ -98,6 +99,10 @@ impl Node {
                 let before = self.state.workflows.insert(name.clone(), made);
                 assert_eq!(before.is_none(), *action == Action::Create);
                 self.has_moved(name);
+            }
+            Kind::Trigger => {
+                let before = self.state.triggers.insert(name.clone(), declared.triggers[name].clone());
+                assert_eq!(before.is_none(), *action == Action::Create);
             }
         }
     }
@@ -172,12 +177,22 @@ fn declarations() -> impl Strategy<Value = Declared> {
         .prop_map(|(number, manifest, canary)| DeclaredFunction { content: file(number), manifest, canary });
     let runs = btree_set("[mfw][0-2](:1)?", 0..3);
     let workflow = ("[ab]", option::of(1..3_u64), runs);
+    let trigger = (1..3_u64, option::of("[ab]")).prop_map(|(every_ms, body)| TriggerSpec {
+        source: TriggerSource { every_ms: Some(every_ms), ..TriggerSource::default() },
+        target: TriggerTarget { function: Some(name("f")), ..TriggerTarget::default() },
+        request: TriggerRequest { body, ..TriggerRequest::default() },
+        enabled: true,
+        missed: MissedPolicy::Skip,
+        missed_age_ms_max: 0,
+        overlap: OverlapPolicy::Allow,
+    });
     let all = (
         btree_map(names('m'), model, 0..4),
         btree_map(names('f'), function, 0..4),
         btree_map(names('w'), workflow, 0..4),
+        btree_map(names('t'), trigger, 0..4),
     );
-    all.prop_map(|(models, functions, workflows)| {
+    all.prop_map(|(models, functions, workflows, triggers)| {
         let names: BTreeSet<Name> =
             models.keys().chain(functions.keys()).chain(workflows.keys()).cloned().collect();
         let workflow = |(own, (document, slo_ms, runs)): (Name, (String, Option<u64>, BTreeSet<String>))| {
@@ -189,7 +204,8 @@ fn declarations() -> impl Strategy<Value = Declared> {
             let document = format!("{document} {runs:?}");
             (own, DeclaredWorkflow { document, slo_ms, cost_slo: None, runs })
         };
-        Declared { models, functions, workflows: workflows.into_iter().map(workflow).collect() }
+        let workflows = workflows.into_iter().map(workflow).collect();
+        Declared { models, functions, workflows, triggers }
     })
 }
 
@@ -197,7 +213,7 @@ proptest! {
     #[test]
     fn applied_declarations_have_no_differences(first in declarations(), second in declarations()) {
         let mut node = Node::default();
-        let all = |of: &Declared| of.models.len() + of.functions.len() + of.workflows.len();
+        let all = |of: &Declared| of.models.len() + of.functions.len() + of.workflows.len() + of.triggers.len();
         let created = node.apply(&first, &[]);
         prop_assert!(created.steps.iter().all(|step| step.action == Action::Create));
         prop_assert_eq!(created.steps.len(), all(&first));
@@ -207,10 +223,11 @@ proptest! {
         // A workflow of the first declaration may run a function or model that the second omits, so
         // a deletion in the wrong order fails.
         node.apply(&second, &ALL);
-        let Current { models, functions, workflows } = &node.state;
+        let Current { models, functions, workflows, triggers } = &node.state;
         prop_assert!(models.keys().eq(second.models.keys()));
         prop_assert!(functions.keys().eq(second.functions.keys()));
         prop_assert!(workflows.keys().eq(second.workflows.keys()));
+        prop_assert_eq!(triggers, &second.triggers);
     }
 
     #[test]

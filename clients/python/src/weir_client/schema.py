@@ -147,7 +147,7 @@ class Event(TypedDict):
     tenant: NotRequired[str]
     """Absent for nodes and devices."""
     kind: Literal['deployed', 'rolled-back', 'canary-started', 'canary-promoted', 'canary-rolled-back', 'removed', 'fault', 'evicted', 'quarantined', 'released', 'device-lost', 'device-recovered', 'node-joined', 'node-left', 'elected']
-    resource: Literal['function', 'model', 'kernel-graph', 'workflow', 'device', 'node']
+    resource: Literal['function', 'model', 'kernel-graph', 'workflow', 'trigger', 'device', 'node']
     name: str
     """Name of the resource, such as `digits:3`."""
     text: str
@@ -853,6 +853,97 @@ class SecretRotation(TypedDict):
     """Secrets that had another key."""
     unusable: int
     """Secrets whose key the node lacks."""
+
+
+class TriggerSource(TypedDict):
+    """One of `cron` and `every_ms`."""
+
+    cron: NotRequired[str]
+    """Cron expression with 5 fields, or 6 with the second in front."""
+    timezone: NotRequired[str]
+    """IANA time zone of `cron`. Without it, UTC."""
+    every_ms: NotRequired[int]
+    """Interval between ticks."""
+
+
+class TriggerTarget(TypedDict):
+    """One of `function` and `inference`."""
+
+    function: NotRequired[str]
+    """Function that is called."""
+    inference: NotRequired[str]
+    """Model, workflow or tensor function that runs."""
+    version: NotRequired[int]
+    """Version of `inference`."""
+
+
+class TriggerRequest(TypedDict):
+    method: NotRequired[str]
+    path: NotRequired[str]
+    """Path and query below the function."""
+    headers: NotRequired[dict[str, str]]
+    body: NotRequired[str]
+    """Body, if it is text. Lists leave it out."""
+    body_base64: NotRequired[str]
+    """Body in base64, instead of `body`."""
+
+
+class TriggerSpec(TypedDict):
+    source: TriggerSource
+    """One of `cron` and `every_ms`."""
+    target: TriggerTarget
+    """One of `function` and `inference`."""
+    request: NotRequired[TriggerRequest]
+    enabled: NotRequired[bool]
+    """False: paused."""
+    missed: NotRequired[Literal['skip', 'run-once']]
+    """What follows ticks that no node could handle in time."""
+    missed_age_ms_max: NotRequired[int]
+    """Age of a missed tick up to which `run-once` sends its request."""
+    overlap: NotRequired[Literal['allow', 'skip']]
+    """What a tick does while the invocation of an earlier one has not ended."""
+
+
+class Trigger(TypedDict):
+    name: str
+    """Name of a function, model, workflow or object, without `..`."""
+    spec: TriggerSpec
+    created_at_ms: int
+    """Unix milliseconds."""
+    changed_at_ms: int
+    """Unix milliseconds."""
+    next_at_ms: list[int]
+    """Times of the next ticks. Empty for a paused trigger."""
+    last: NotRequired[TriggerTick]
+    """The latest tick, or the latest request by hand."""
+    ticks: TickCounts
+    """Number of ticks since the creation, by outcome."""
+    error: NotRequired[str]
+    """Why this node cannot compute the schedule, if so."""
+
+
+class TriggerTick(TypedDict):
+    """The latest tick, or the latest request by hand."""
+
+    scheduled_at_ms: NotRequired[int]
+    """Absent for a request by hand."""
+    at_ms: int
+    """Time at which a node handled the tick."""
+    outcome: Literal['fired', 'overlapped', 'missed', 'failed']
+    invocation: NotRequired[str]
+    status: NotRequired[InvocationStatus]
+    """`done` has a response of any status; `dead` failed for good."""
+    error: NotRequired[str]
+    """Why the request was refused."""
+
+
+class TickCounts(TypedDict):
+    """Number of ticks since the creation, by outcome."""
+
+    fired: int
+    overlapped: int
+    missed: int
+    failed: int
 
 
 InvocationStatus: TypeAlias = Literal['queued', 'running', 'done', 'dead', 'cancelled']

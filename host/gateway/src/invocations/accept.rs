@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use http::header::LOCATION;
 use http::{HeaderName, HeaderValue, StatusCode};
 use std::time::Instant;
-use weir_asynchronous::{InvocationRequest, check_callback};
+use weir_asynchronous::{InvocationRequest, LinkedWrite, check_callback};
 use weir_call::headers::REQUEST_ID;
 use weir_types::api::InvocationKind;
 use weir_types::{ErrorCode, FunctionKind, Name, TenantId, Version};
@@ -49,6 +49,7 @@ pub(crate) async fn accept(
         check_callback(address, &node.callback_hosts(&later.tenant, later.kind, &later.name))?;
     }
     let mut request = request;
+    let linked = request.extensions_mut().remove::<LinkedWrite>();
     request.headers_mut().insert(REQUEST_ID, id.header());
     let trace = traces::accept(node, &later, request.headers_mut(), id);
     let Later { tenant, kind, name, version, chosen, body_bytes_max, deadline } = later;
@@ -64,6 +65,7 @@ pub(crate) async fn accept(
         callback,
         body_bytes_max,
         deadline,
+        linked,
     };
     let mut invocation = node.invocations.accept(offer).await?;
     trace.answered(StatusCode::ACCEPTED);

@@ -31,8 +31,8 @@ pub(super) async fn names(checker: &mut ResponseChecker<'_>) {
         if operation.method != "HEAD" {
             assert_eq!(invalid.code(), ErrorCode::InvalidName, "{}", operation.id);
         }
-        // A deploy makes the name that is missing; its 404 is for an unknown digest.
-        if documents(operation, 404) && operation.id != "deployFunction" {
+        // These make the name that is missing; their 404 is for an unknown digest or target.
+        if documents(operation, 404) && !["deployFunction", "putTrigger"].contains(&&*operation.id) {
             let missing = operation.target(&[("name", "missing")]);
             let missing = checker.any(operation, &missing, |request| request).await;
             assert_eq!(missing.status, 404, "{}: {missing:?}", operation.id);

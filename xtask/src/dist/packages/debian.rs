@@ -91,7 +91,7 @@ fn control(architecture: &str, minor: u32) -> String {
     format!(
         "Package: weir\nVersion: {VERSION}\nArchitecture: {architecture}\n\
          Maintainer: Weir developers <{HOMEPAGE}>\n\
-         Depends: libc6 (>= 2.{minor}), libgcc-s1, libstdc++6\nSection: net\nPriority: optional\n\
+         Depends: libc6 (>= 2.{minor}), libgcc-s1, libstdc++6\nRecommends: tzdata\nSection: net\nPriority: optional\n\
          Homepage: {HOMEPAGE}\nDescription: {SUMMARY}\n \
          The service `weir` serves functions and models on this machine at 127.0.0.1:9347.\n"
     )

@@ -46,6 +46,7 @@ from .invocations import AsyncInvocations
 from .models import AsyncKernelGraphs, AsyncModels
 from .objects import AsyncKeys, AsyncObjects, AsyncSecrets
 from .stream import AsyncResponseStream
+from .triggers import AsyncTriggers
 
 
 class AsyncClient:
@@ -62,6 +63,7 @@ class AsyncClient:
     invocations: AsyncInvocations
     keys: AsyncKeys
     secrets: AsyncSecrets
+    triggers: AsyncTriggers
 
     def __init__(
         self,
@@ -102,6 +104,7 @@ class AsyncClient:
         self.invocations = AsyncInvocations(self._http)
         self.keys = AsyncKeys(self._http)
         self.secrets = AsyncSecrets(self._http)
+        self.triggers = AsyncTriggers(self._http)
 
     async def aclose(self) -> None:
         """Closes all connections."""

@@ -48,6 +48,7 @@ from .invocations import Invocations
 from .models import KernelGraphs, Models
 from .objects import Keys, Objects, Secrets
 from .stream import ResponseStream
+from .triggers import Triggers
 
 
 class Client:
@@ -64,6 +65,7 @@ class Client:
     invocations: Invocations
     keys: Keys
     secrets: Secrets
+    triggers: Triggers
 
     def __init__(
         self,
@@ -104,6 +106,7 @@ class Client:
         self.invocations = Invocations(self._http)
         self.keys = Keys(self._http)
         self.secrets = Secrets(self._http)
+        self.triggers = Triggers(self._http)
 
     def close(self) -> None:
         """Closes all connections."""
