@@ -25,7 +25,7 @@ pub struct ChangedTrigger {
 
 impl Triggers {
     /// Creates or replaces a trigger. On return, it is durable, and this node has its ticks. Equal
-    /// settings change nothing. A new schedule and a resumption start the ticks anew.
+    /// settings change nothing. A new schedule and a resumption restart the ticks.
     pub async fn put(
         self: &Arc<Self>,
         tenant: &TenantId,
