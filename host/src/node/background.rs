@@ -114,16 +114,12 @@ impl Background {
         spawn(boxed(sweep_arena(state.arena.clone())));
         spawn(boxed(keep_profiles(Arc::downgrade(&state.models))));
         spawn(boxed(autosize(Arc::downgrade(&state.models))));
-        let keep_alive = KeepAlive {
-            models: Duration::from_millis(config.models.keep_alive_ms),
-            kernel_graphs: Duration::from_millis(config.kernel_graphs.keep_alive_ms),
-        };
         let placements = state.dispatch.placements.clone();
         if let Some(cluster) = &config.cluster {
             let models = Arc::downgrade(&state.models);
             spawn(boxed(prefetch_models(models, placements.clone(), cluster.prefetch)));
         }
-        spawn(boxed(let_idle_go(Arc::downgrade(&state.models), placements.clone(), keep_alive)));
+        spawn(boxed(let_idle_go(Arc::downgrade(&state.models), placements.clone(), keep_alive(config))));
         spawn(boxed(watch_staging(Arc::downgrade(&state.models), placements)));
         for device in state.models.devices().iter() {
             spawn(boxed(watch_device(device, &state.models, &state.dispatch.placements)));
@@ -145,6 +141,14 @@ impl Background {
     /// Stops the other tasks.
     pub(super) fn stop(&mut self) {
         self.others.clear();
+    }
+}
+
+/// The times for which idle models stay loaded.
+fn keep_alive(config: &NodeConfig) -> KeepAlive {
+    KeepAlive {
+        models: Duration::from_millis(config.models.keep_alive_ms),
+        kernel_graphs: Duration::from_millis(config.kernel_graphs.keep_alive_ms),
     }
 }
 
