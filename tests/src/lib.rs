@@ -35,8 +35,8 @@ pub use authority::{Authority, Issued};
 mod client;
 pub use client::TestClient;
 
-mod held;
-pub use held::HeldCall;
+mod held_call;
+pub use held_call::HeldCall;
 
 mod answer;
 pub use answer::{Answer, ErrorResponse};

@@ -14,11 +14,11 @@
 mod error;
 pub use error::CommError;
 
-mod held;
+mod guard;
 mod ledger;
 mod limits;
 mod places;
-pub use held::{IntermediateGuard, IntermediatePlace};
+pub use guard::{IntermediateGuard, IntermediatePlace};
 pub use limits::{CommLimits, CommUsage};
 
 use super::error::CudaError;

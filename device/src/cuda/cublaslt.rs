@@ -10,8 +10,8 @@
 //! selected by timing: the same shape on the same device gives the same bits in every run.
 #![allow(unsafe_code, reason = "cuBLASLt has an interface in C")]
 
+mod descriptors;
 mod functions;
-mod held;
 mod product;
 pub use product::{Gemm, ProductBuffers, ProductMatrix, ProductShape};
 

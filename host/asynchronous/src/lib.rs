@@ -4,7 +4,7 @@
 //! Modules, in the order of an invocation's life: `accept` stores the request as a blob and
 //! writes its record; `index` mirrors all records in memory by watching the datastore; `work`
 //! takes invocations that are due; `attempt` runs one like any synchronous call; `retry`
-//! decides whether a failed attempt is retried; `callback` delivers results; `look` serves
+//! decides whether a failed attempt is retried; `callback` delivers results; `client` serves
 //! clients that query or wait; `sweep` deletes old invocations.
 //!
 //! Each change of a record is a transaction that compares the record's revision, so that two nodes,
@@ -22,11 +22,11 @@ pub use gateway::RequestRunner;
 mod accept;
 mod attempt;
 mod callback;
+mod client;
+mod follow;
 mod index;
 mod lease;
-mod look;
 mod message;
-mod news;
 mod record;
 mod retry;
 mod store;
@@ -35,7 +35,7 @@ mod work;
 
 pub use accept::{InvocationRequest, LinkedWrite};
 pub use callback::check_callback;
-pub use look::{Filter, Watched};
+pub use client::{Filter, Watched};
 pub use work::ShutdownSignals;
 
 use index::InvocationIndex;

@@ -5,12 +5,12 @@
 //! memory by following the datastore; a node of a cluster reads the index for a token that it does
 //! not know, because another node may have created the key a moment ago.
 
-mod known;
-mod news;
+mod follow;
+mod index;
 mod record;
 mod sweep;
 
-use known::KnownKeys;
+use index::KnownKeys;
 use parking_lot::RwLock;
 use record::{KeyRecord, hash_key, owner_in, record_key};
 use std::sync::Arc;

@@ -16,7 +16,7 @@ mod config;
 mod error;
 mod follow;
 mod idle;
-mod known;
+mod index;
 mod loaded;
 mod pinned;
 mod pinning;
@@ -45,7 +45,7 @@ pub use store::ModelPushError;
 
 use crate::devices::{NodeDevice, NodeDevices};
 use crate::response_cache::Scope;
-use known::{DamagedModel, KnownModels};
+use index::{DamagedModel, KnownModels};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use placing::Refusals;
 use prefetch::PrefetchQueue;

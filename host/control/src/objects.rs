@@ -7,16 +7,16 @@
 //! object is replaced as a whole: a reader gets either the old bytes or the new ones.
 
 mod config;
-mod known;
+mod follow;
+mod index;
 mod memory;
-mod news;
 mod record;
 mod sweep;
 
 use bytes::Bytes;
 pub use config::ObjectsConfig;
 use futures::stream;
-use known::{KnownObjects, ObjectLimitReached};
+use index::{KnownObjects, ObjectLimitReached};
 use memory::ByteCache;
 use parking_lot::{RwLock, RwLockReadGuard};
 use record::{ObjectRecord, object_key};

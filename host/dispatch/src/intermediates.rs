@@ -22,7 +22,7 @@ mod config;
 mod handle;
 mod index;
 mod kept;
-mod let_go;
+mod release;
 mod serve;
 
 pub use handle::{Handle, stay};
@@ -32,8 +32,8 @@ pub use serve::{PATH, answer};
 pub use config::IntermediatesConfig;
 
 use kept::IntermediateBytes;
-use let_go::ReleaseNotifier;
 use parking_lot::Mutex;
+use release::ReleaseNotifier;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::time::{MissedTickBehavior, interval};

@@ -23,7 +23,7 @@ mod in_place;
 mod message;
 pub(crate) use message::FILES_MAX;
 
-mod let_go;
+mod release;
 
 mod memory;
 pub(crate) use memory::HandOvers;
@@ -50,9 +50,9 @@ use crate::captured::CaptureFailures;
 use crate::device::GpuConfig;
 use crate::process::command;
 use files::FileBudget;
-use let_go::ReleaseQueue;
 use message::{GpuWorkerReply, GpuWorkerRequest, Opened};
 use parking_lot::{Mutex, MutexGuard};
+use release::ReleaseQueue;
 use spill::Spill;
 use std::collections::HashMap;
 use std::fs::File;
@@ -153,7 +153,7 @@ impl DeviceWorker {
             has_worked: AtomicBool::new(false),
             ended: OnceLock::new(),
         });
-        let started = let_go::start(&worker, gone).and_then(|()| spill::start(&worker, offered));
+        let started = release::start(&worker, gone).and_then(|()| spill::start(&worker, offered));
         started.map_err(|error| InferenceError::DeviceLost(cannot(error).into()))?;
         let open = GpuWorkerRequest::Open { driver: config.driver.clone(), gpu: config.gpu.clone() };
         match worker.call(&open, START_TIME_MAX)? {

@@ -7,8 +7,8 @@
 //! ```
 
 use super::Products;
+use super::descriptors::{Descriptor, Layout, Preference};
 use super::functions::{Heuristic, NOT_SUPPORTED};
-use super::held::{Descriptor, Layout, Preference};
 use crate::cuda::error::CudaError;
 use crate::cuda::stream::Stream;
 use cudarc::cublaslt::sys::{

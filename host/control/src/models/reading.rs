@@ -1,7 +1,7 @@
 //! Reads the records and files of models from the datastore and the blob folder, and removes files
 //! that no record refers to.
 
-use super::known::{DamagedModel, KnownModels};
+use super::index::{DamagedModel, KnownModels};
 use super::placing::Refusals;
 use super::record::{self, ModelRecord, id_of};
 use super::{ModelEntry, ModelPushError, Models, ModelsError};

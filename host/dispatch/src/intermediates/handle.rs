@@ -1,6 +1,6 @@
 //! Handles of tensors that steps pass on.
 
-use super::{Index, Intermediates, let_go::ReleaseNotifier};
+use super::{Index, Intermediates, release::ReleaseNotifier};
 use std::sync::Arc;
 use tokio::sync::OnceCell;
 use weir_call::Fault;

@@ -1,8 +1,8 @@
 //! Export of a tensor of one worker, which the worker of another device reads in place.
 
 use super::files::FileReservation;
-use super::let_go::Gone;
 use super::message::{ExportedInput, GpuWorkerReply, GpuWorkerRequest, TensorRange};
+use super::release::Gone;
 use super::{CALL_TIME_MAX, DeviceWorker, WorkerConfig};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};

@@ -1,7 +1,7 @@
 //! Device-resident outputs of a tenant, as seen by the node.
 
-use super::let_go::Gone;
 use super::message::{GpuWorkerReply, GpuWorkerRequest};
+use super::release::Gone;
 use super::{CALL_TIME_MAX, DeviceWorker};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;

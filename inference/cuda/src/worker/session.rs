@@ -2,10 +2,10 @@
 
 use super::export::Export;
 use super::in_place::InPlace;
-use super::let_go::Gone;
 use super::memory::WorkerMemory;
 use super::message::{GpuWorkerReply, GpuWorkerRequest, WorkerInput, WorkerOutput};
 use super::model::WorkerModelState;
+use super::release::Gone;
 use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
