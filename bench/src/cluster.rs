@@ -115,7 +115,7 @@ fn predict(workload: &Workload, policy: PolicyKind, slots: u32) -> Result<Worklo
         deadline_ns: Some(DEADLINE_NS),
         ..SimulatedCluster::weir()
     };
-    let schedule = simulate(workload, &cluster, policy.build(&PolicyOptions::default()))
+    let schedule = simulate(workload, &cluster, || policy.build(&PolicyOptions::default()))
         .map_err(|violation| anyhow::anyhow!("{violation}"))?;
     let metrics = SimulationMetrics::from_schedule(workload, &schedule);
     let requests = workload.requests().len() as f64;

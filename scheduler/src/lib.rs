@@ -66,6 +66,9 @@ pub use capacity::{CapacityError, CapacityPlan, InstanceConfiguration, plan_capa
 mod autosize;
 pub use autosize::{Autosizer, AvailableCapacity, Chosen};
 
+mod groups;
+pub use groups::{Backlog, DemandMeter, FamilyKey, GroupId, GroupReport, GroupRouter, RoutedCall};
+
 mod history;
 pub use history::{PlacementHistory, PlacementRecord};
 

@@ -1,8 +1,9 @@
 //! The state machine: events in, actions out.
 
-mod news;
+mod events;
 mod pause;
 mod plain;
+mod waiting;
 
 use crate::slo::{AdmissionQueue, Refused};
 use crate::view::together_bytes;
@@ -13,6 +14,7 @@ use crate::{
 use plain::Plain;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use waiting::Waits;
 use weir_types::{InvocationId, TenantId};
 
 /// Settings of a scheduler.
@@ -83,13 +85,6 @@ pub struct Corrections {
     pub clock_went_back: u64,
 }
 
-/// A waiting invocation.
-#[derive(Debug, Clone, Copy)]
-struct Waits {
-    arrived_at_ns: u64,
-    deadline_at_ns: u64,
-}
-
 /// Decides where invocations run. One driver feeds it events and carries out its actions in order.
 pub struct Scheduler {
     queue_len_max: usize,
@@ -103,6 +98,8 @@ pub struct Scheduler {
     view: View,
     now_ns: u64,
     waiting: HashMap<InvocationId, Waits>,
+    /// Predicted device time of all waiting invocations.
+    waiting_ns: u64,
     /// Arrivals since [`Event::Paused`]; `None` unless the scheduler is paused.
     held: Option<Vec<Arrival>>,
     /// Deadlines of waiting invocations, earliest first.
@@ -138,6 +135,7 @@ impl Scheduler {
             view,
             now_ns,
             waiting,
+            waiting_ns: 0,
             held: None,
             deadlines,
             wake_at_ns,
@@ -316,18 +314,6 @@ impl Scheduler {
         }
     }
 
-    fn waits(&mut self, request: &PlacementRequest) {
-        let PlacementRequest { invocation, deadline_at_ns, arrived_at_ns, .. } = *request;
-        self.waiting.insert(invocation, Waits { arrived_at_ns, deadline_at_ns });
-        self.deadlines.insert((deadline_at_ns, invocation));
-        self.view.tenants_mut().begin_waiting(request.tenant);
-    }
-
-    fn waits_no_more(&mut self, request: &PlacementRequest) {
-        self.forget_waiting(request.invocation);
-        self.view.tenants_mut().end_waiting(request.tenant);
-    }
-
     /// Rejects a request that no queue holds any more.
     fn let_go(&mut self, request: &PlacementRequest, actions: &mut Vec<Action>, why: Rejection) {
         self.waits_no_more(request);
@@ -433,15 +419,6 @@ impl Scheduler {
         }
         self.view.forget(request);
         actions.push(Action::Reject { invocation: request.invocation, why, estimate, alternatives });
-    }
-
-    fn forget_waiting(&mut self, invocation: InvocationId) {
-        if let Some(Waits { arrived_at_ns, deadline_at_ns }) = self.waiting.remove(&invocation) {
-            self.deadlines.remove(&(deadline_at_ns, invocation));
-            if self.has_slos {
-                self.admission.unwatch(invocation, arrived_at_ns);
-            }
-        }
     }
 
     fn ask_to_be_woken(&mut self, actions: &mut Vec<Action>) {

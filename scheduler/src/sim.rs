@@ -29,6 +29,8 @@ pub use slos::{SloCounts, SloLatency, SloRule};
 mod layout;
 pub use layout::{Losses, SimulatedKind};
 
+mod groups;
+
 mod cluster;
 pub use cluster::{Ends, SimulatedBatching, SimulatedCluster, SimulatedPlacement, SimulatedSchedule};
 

@@ -14,7 +14,7 @@ fn check(file: &str, policy: PolicyKind) {
     let (workload, expected) = Workload::from_json(&json).unwrap();
     let expected = expected.unwrap();
     let schedule =
-        run(&workload, &SimulatedCluster::default(), policy.build(&PolicyOptions::default())).unwrap();
+        run(&workload, &SimulatedCluster::default(), || policy.build(&PolicyOptions::default())).unwrap();
     for (number, (placed, expected)) in schedule.placed.iter().zip(&expected).enumerate() {
         let placed = placed.unwrap();
         assert!(

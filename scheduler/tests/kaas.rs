@@ -12,7 +12,7 @@ use weir_scheduler::sim::{
 type Dispatches = [(f64, u32, f64, u32); 4];
 
 fn report(policy: PolicyKind, workload: &Workload, foresight: Foresight, seed: u64) -> KaasReport {
-    let policy = kaas_policy(policy, workload, foresight, seed);
+    let policy = || kaas_policy(policy, workload, foresight, seed);
     KaasReport::from_schedule(workload, &run(workload, &kaas_cluster(), policy).unwrap())
 }
 

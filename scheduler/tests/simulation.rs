@@ -128,7 +128,7 @@ fn explore(policy: PolicyKind) {
             (0..recipe.functions).map(|_| [1.0, 0.5, 0.05][rng.random_range(0..3)]).collect();
         let workload = recipe.make(seed).unwrap().with_device_shares(shares).unwrap();
         let options = options(&mut rng, seed);
-        let schedule = run(&workload, &cluster, policy.build(&options)).unwrap_or_else(|violation| {
+        let schedule = run(&workload, &cluster, || policy.build(&options)).unwrap_or_else(|violation| {
             panic!(
                 "{violation}\n{recipe:?}\n{cluster:?}\n{options:?}\nreplay it with: {SEED}={seed} cargo test -p weir-scheduler --test simulation {}",
                 policy.as_str().replace('-', "_")
@@ -136,7 +136,7 @@ fn explore(policy: PolicyKind) {
         });
         assert_eq!(
             schedule,
-            run(&workload, &cluster, policy.build(&options)).unwrap(),
+            run(&workload, &cluster, || policy.build(&options)).unwrap(),
             "seed {seed} is not repeatable"
         );
     }
@@ -183,7 +183,7 @@ fn admitted_requests_meet_their_slo() {
         let nodes = rng.random_range(1..4);
         let cluster = SimulatedCluster { nodes, slo: Some(slo), settings, ..SimulatedCluster::default() };
         let policy = PolicyKind::ALL[rng.random_range(0..PolicyKind::ALL.len())];
-        let schedule = run(&recipe.make(seed).unwrap(), &cluster, policy.build(&options(&mut rng, seed)));
+        let schedule = run(&recipe.make(seed).unwrap(), &cluster, || policy.build(&options(&mut rng, seed)));
         let schedule = schedule.unwrap_or_else(|violation| {
             panic!("{violation}\n{recipe:?}\n{cluster:?}\n{policy}\nreplay it with: {SEED}={seed} cargo test -p weir-scheduler --test simulation what_is_admitted")
         });
@@ -205,7 +205,7 @@ fn admission_allows_loads_that_are_worth_it() {
         let settings = SloSettings { admission, margin: 0.0, ..SloSettings::default() };
         let settings = Settings { slo: settings, ..Settings::default() };
         let cluster = SimulatedCluster { slo: Some(slo), settings, ..SimulatedCluster::default() };
-        let schedule = run(&workload, &cluster, policy.build(&PolicyOptions::default())).unwrap();
+        let schedule = run(&workload, &cluster, || policy.build(&PolicyOptions::default())).unwrap();
         let served: HashMap<u32, u32> = workload.requests().iter().zip(&schedule.placed).fold(
             HashMap::new(),
             |mut served, (request, placed)| {
@@ -235,7 +235,7 @@ fn late_invocations_do_not_make_others_late() {
     let settings = Settings { slo: settings, ..Settings::default() };
     let cluster = SimulatedCluster { slo: Some(slo), jitter: 0.3, settings, ..SimulatedCluster::default() };
     let workload = Recipe { per_minute: 1_100, minutes: 3, ..Preset::Overload.recipe(35) }.make(1).unwrap();
-    let policy = PolicyKind::FinishFirst.build(&PolicyOptions::default());
+    let policy = || PolicyKind::FinishFirst.build(&PolicyOptions::default());
     let slos = run(&workload, &cluster, policy).unwrap().slos;
     let part = |count: u32| f64::from(count) / workload.requests().len() as f64;
     assert!(part(slos.missed) < 0.05, "{:.3} were late", part(slos.missed));
@@ -255,7 +255,7 @@ fn lost_node_rejects_exactly_its_running_requests() {
         let played = |cluster: &SimulatedCluster| {
             SimulationMetrics::from_schedule(
                 &workload,
-                &run(&workload, cluster, policy.build(&options)).unwrap(),
+                &run(&workload, cluster, || policy.build(&options)).unwrap(),
             )
         };
         assert_eq!(played(&whole).rejected, 0.0);
@@ -280,9 +280,10 @@ fn dumped_workload_reads_back_with_its_schedule() {
         tenants: 1,
     };
     let workload = workload.make(7).unwrap().with_device_shares([0.5, 0.05]).unwrap();
-    let schedule =
-        run(&workload, &SimulatedCluster::default(), PolicyKind::default().build(&PolicyOptions::default()))
-            .unwrap();
+    let schedule = run(&workload, &SimulatedCluster::default(), || {
+        PolicyKind::default().build(&PolicyOptions::default())
+    })
+    .unwrap();
     let mut json = Vec::new();
     workload
         .to_json(
@@ -343,7 +344,7 @@ fn empty_workload_runs() {
     let (workload, _) = Workload::from_json(json).unwrap();
     for policy in PolicyKind::ALL {
         let schedule =
-            run(&workload, &SimulatedCluster::default(), policy.build(&PolicyOptions::default())).unwrap();
+            run(&workload, &SimulatedCluster::default(), || policy.build(&PolicyOptions::default())).unwrap();
         assert_eq!(SimulationMetrics::from_schedule(&workload, &schedule), SimulationMetrics::default());
     }
 }

@@ -3,25 +3,25 @@
 mod bound;
 mod replay;
 mod reproduce;
+mod rows;
 mod slo;
 mod workflows;
 
 use crate::commands::workload::{WorkloadArgs, WorkloadUsers, seconds};
 use crate::commands::{CommandContext, plot};
 use crate::error::Problem;
-use crate::output::table;
 use anyhow::Result;
 use bound::LatencyBracket;
 use clap::ValueEnum;
-use serde::Serialize;
+use rows::{BracketedMean, PolicyName, Row};
 use slo::SloArgs;
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use weir_scheduler::sim::{
-    Chart, ChartKind, Losses, SimulatedBatching, SimulatedCluster, SimulatedKind, SimulatedSchedule,
-    SimulationMetrics, Workload, run as play,
+    Losses, SimulatedBatching, SimulatedCluster, SimulatedKind, SimulatedSchedule, SimulationMetrics,
+    Workload, run as play,
 };
 use weir_scheduler::{
     BusyChoice, DeviceRule, ExclusiveOptions, PolicyKind, PolicyOptions, SloSettings, VictimKind,
@@ -166,6 +166,12 @@ struct DeviceArgs {
     /// Nodes to distribute the devices over
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     nodes: u32,
+    /// Groups to divide the nodes into, each with a dispatcher of its own
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    groups: u32,
+    /// Interval between reports of the groups' work, from which the group of a request is chosen
+    #[arg(long, value_name = "MS", default_value_t = 1_000.0, value_parser = milliseconds)]
+    report_interval_ms: f64,
     /// Use mixed devices: one in three is small and fast, one in three large and slow
     #[arg(long)]
     mixed: bool,
@@ -199,38 +205,6 @@ enum Rule {
     CountedInvocations,
     /// While the work committed to it is below a bound, as on a node
     CommittedWork,
-}
-
-/// One row of the result.
-#[derive(Debug, Serialize)]
-struct Row {
-    policy: PolicyName,
-    /// Whether requests that would miss their SLO were rejected on arrival; `None` without SLOs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    admission: Option<bool>,
-    #[serde(flatten)]
-    metrics: SimulationMetrics,
-    #[serde(flatten)]
-    bracket: Option<BracketedMean>,
-}
-
-/// A mean latency compared with that of other schedules.
-#[derive(Debug, Clone, Copy, Serialize)]
-struct BracketedMean {
-    #[serde(flatten)]
-    bracket: LatencyBracket,
-    /// The mean latency relative to the lower bound.
-    of_bound: f64,
-}
-
-/// A policy, serialized by its name.
-#[derive(Debug, Clone, Copy)]
-struct PolicyName(PolicyKind);
-
-impl Serialize for PolicyName {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.0.as_str())
-    }
 }
 
 pub(crate) fn run(args: &SimulateArgs, context: &CommandContext) -> Result<()> {
@@ -278,9 +252,9 @@ pub(crate) fn run(args: &SimulateArgs, context: &CommandContext) -> Result<()> {
         .output
         .note(format!("{decisions} decisions in {taken_s:.2} s, {each_us:.2} µs each, simulation included; --help explains the columns"));
     if let Some(folder) = &args.plots {
-        plot::draw(folder, &charts(&rows))?;
+        plot::draw(folder, &rows::charts(&rows))?;
     }
-    context.output.result(&rows, |rows| text(rows))
+    context.output.result(&rows, |rows| rows::text(rows))
 }
 
 impl SimulateArgs {
@@ -299,7 +273,7 @@ fn play_one(
     let options = PolicyOptions { seed, ..args.policy.options() };
     let mut cluster = args.cluster(seed);
     cluster.settings.slo = way.clone();
-    play(workload, &cluster, policy.build(&options)).map_err(|violation| {
+    play(workload, &cluster, || policy.build(&options)).map_err(|violation| {
         Problem::new(format!("{policy} violated an invariant with seed {seed}"))
             .because(violation)
             .hint(format!("replay it with `{}`", replay(policy, seed)))
@@ -339,119 +313,6 @@ fn dump(
     workload.to_json(policy.as_str(), schedule, metrics, &mut out).map_err(|error| failed(error.into()))?;
     std::io::Write::flush(&mut out).map_err(|error| failed(error.into()))?;
     Ok(())
-}
-
-fn text(rows: &[Row]) -> String {
-    let mut more = String::new();
-    if rows.iter().any(|row| row.admission.is_some()) {
-        more = format!("\n{}", slos(rows));
-    }
-    if rows.iter().any(|row| row.bracket.is_some()) {
-        more = format!("{more}\n{}", brackets(rows));
-    }
-    let header = [
-        "POLICY",
-        "MEAN S",
-        "P50 S",
-        "P99 S",
-        "VARIANCE",
-        "MISSES",
-        "FALSE",
-        "BUSY",
-        "COPIES",
-        "WAIT MAX S",
-        "FAIRNESS",
-        "LOST",
-    ];
-    let cells = rows.iter().map(|row| {
-        let m = &row.metrics;
-        [
-            row.name(),
-            format!("{:.3}", m.avg),
-            format!("{:.3}", m.p50),
-            format!("{:.3}", m.p99),
-            format!("{:.2}", m.var),
-            format!("{:.2} %", 100.0 * m.miss),
-            format!("{:.1} %", 100.0 * m.false_miss),
-            format!("{:.1} %", 100.0 * m.sm_util),
-            format!("{:.2}", m.dup_top),
-            format!("{:.2}", m.wait_max),
-            format!("{:.3}", m.fairness),
-            format!("{:.2} %", 100.0 * m.rejected),
-        ]
-    });
-    table(header, cells) + &more
-}
-
-/// Table of mean latencies, relative to the lower bound.
-fn brackets(rows: &[Row]) -> String {
-    let header = ["POLICY", "MEAN S", "BOUND S", "OF BOUND", "KNOWN S", "OF BOUND"];
-    let cells = rows.iter().filter_map(|row| {
-        let BracketedMean { bracket: LatencyBracket { bound_s, known_s }, of_bound } = row.bracket?;
-        Some([
-            row.name(),
-            format!("{:.3}", row.metrics.avg),
-            format!("{bound_s:.3}"),
-            format!("{of_bound:.3}"),
-            format!("{known_s:.3}"),
-            format!("{:.3}", known_s / bound_s),
-        ])
-    });
-    table(header, cells)
-}
-
-/// Table of the results of requests with an SLO.
-fn slos(rows: &[Row]) -> String {
-    let header = ["POLICY", "GOODPUT /S", "KEPT", "TURNED AWAY", "MISSED", "ON TRIAL", "COST EACH"];
-    let percent = |part: f64| format!("{:.2} %", 100.0 * part);
-    let cells = rows.iter().map(|row| {
-        let m = &row.metrics;
-        [
-            row.name(),
-            format!("{:.3}", m.goodput),
-            percent(m.slo_met),
-            percent(m.slo_rejected),
-            percent(m.slo_missed),
-            percent(m.slo_on_trial),
-            format!("{:.3}", m.cost),
-        ]
-    });
-    table(header, cells)
-}
-
-impl Row {
-    fn name(&self) -> String {
-        let admission = if self.admission == Some(true) { " + admission" } else { "" };
-        format!("{}{admission}", self.policy.0)
-    }
-}
-
-fn charts(rows: &[Row]) -> Vec<Chart> {
-    type Measure = fn(&SimulationMetrics) -> f64;
-    let measures: [(&str, &str, &str, Measure); 4] = [
-        ("mean-latency", "Mean latency", "s", |m| m.avg),
-        ("p99-latency", "99th percentile of the latency", "s", |m| m.p99),
-        ("misses", "Misses", "part of requests", |m| m.miss),
-        ("utilisation", "Utilisation", "part of device time", |m| m.sm_util),
-    ];
-    let chart = |(name, title, y, measure): (&str, &str, &str, Measure)| Chart {
-        name: name.into(),
-        title: title.into(),
-        x: "policy".into(),
-        y: y.into(),
-        labels: rows.iter().map(Row::name).collect(),
-        series: vec![("mean over seeds".into(), rows.iter().map(|row| measure(&row.metrics)).collect())],
-        kind: ChartKind::Bars,
-    };
-    let of_slos: [(&str, &str, &str, Measure); 3] = [
-        ("goodput", "Goodput: requests that kept their SLO", "per second", |m| m.goodput),
-        ("slo-rejections", "Requests turned away", "part of those with an SLO", |m| m.slo_rejected),
-        ("slo-misses", "Requests that were served and missed their SLO", "part of those with an SLO", |m| {
-            m.slo_missed
-        }),
-    ];
-    let of_slos = of_slos.into_iter().filter(|_| rows.iter().any(|row| row.admission.is_some()));
-    measures.into_iter().chain(of_slos).map(chart).collect()
 }
 
 impl PolicyArgs {
@@ -499,6 +360,8 @@ impl DeviceArgs {
             hand_over_ns: ns(self.hand_over_ms / 1e3),
             faults: self.fail_share,
             nodes: self.nodes,
+            groups: self.groups,
+            report_interval_ns: ns(self.report_interval_ms / 1e3),
             kinds: if self.mixed { SimulatedKind::MIXED.to_vec() } else { Vec::new() },
             losses: self.lose_every_s.map(|every_s| Losses {
                 every_ns: ns(every_s),

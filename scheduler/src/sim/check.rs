@@ -215,9 +215,16 @@ impl Checks {
     }
 
     /// Checks that no request is lost.
-    pub(super) fn end(&self, scheduler: &Scheduler) -> Result<(), Violation> {
+    pub(super) fn end<'a>(
+        &self,
+        schedulers: impl IntoIterator<Item = &'a Scheduler>,
+    ) -> Result<(), Violation> {
         let lost = self.fates.iter().position(|fate| !matches!(fate, Fate::Ended | Fate::Rejected));
         ensure(lost.is_none(), "nothing is lost", || format!("request {lost:?}"))?;
+        schedulers.into_iter().try_for_each(Self::is_empty)
+    }
+
+    fn is_empty(scheduler: &Scheduler) -> Result<(), Violation> {
         let waiting = scheduler.waiting();
         let running = scheduler.view().running();
         ensure(waiting + running == 0, "nothing is left", || format!("{waiting} wait and {running} run"))?;
@@ -227,7 +234,9 @@ impl Checks {
             .view()
             .devices()
             .find(|(_, device)| device.committed_ns() + device.committed_load_ns() > 0);
-        ensure(committed.is_none(), "no work is left", || format!("{committed:?}"))
+        ensure(committed.is_none(), "no work is left", || format!("{committed:?}"))?;
+        let waiting_ns = scheduler.backlog().waiting_ns;
+        ensure(waiting_ns == 0, "no work is left", || format!("{waiting_ns} ns wait"))
     }
 
     fn number(&self, invocation: InvocationId) -> Result<u32, Violation> {

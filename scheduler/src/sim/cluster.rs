@@ -16,6 +16,10 @@ pub struct SimulatedCluster {
     pub rule: DeviceRule,
     /// Number of nodes that the devices are distributed over.
     pub nodes: u32,
+    /// Number of groups that the nodes are divided into, each with a scheduler of its own.
+    pub groups: u32,
+    /// Interval between reports of the groups' work, from which the groups of requests are chosen.
+    pub report_interval_ns: u64,
     /// Kinds of the devices, in turn. If empty, all devices are as the workload defines.
     pub kinds: Vec<SimulatedKind>,
     /// Outages of nodes.
@@ -70,6 +74,8 @@ impl Default for SimulatedCluster {
             slots: 1,
             rule: DeviceRule::CountedInvocations,
             nodes: 1,
+            groups: 1,
+            report_interval_ns: 1_000_000_000,
             kinds: Vec::new(),
             losses: None,
             batching: SimulatedBatching { batch_max: 1, marginal: 1.0 },
@@ -134,6 +140,8 @@ pub struct SimulatedSchedule {
     pub expected_run_ns: Vec<u64>,
     /// By request: the end that the scheduler expected when it placed the request.
     pub expected_end_ns: Vec<u64>,
+    /// Requests outside the home group of their model.
+    pub elsewhere: u64,
     /// By tenant: the computing time of its requests.
     pub device_time_ns: BTreeMap<u32, u64>,
 }

@@ -85,7 +85,10 @@ impl DeviceLayout {
     }
 
     pub(super) fn id(&self, device: u32) -> DeviceId {
-        let node = self.nodes().find(|node| self.devices_of(*node).contains(&device)).unwrap_or(0);
+        // The last node whose first device is not after this device.
+        let nodes = (u64::from(device) + 1) * u64::from(self.nodes);
+        let node = nodes.div_ceil(u64::from(self.devices)).saturating_sub(1);
+        let node = u32::try_from(node).unwrap_or(0).min(self.nodes - 1);
         DeviceId { node: NodeId(node), ordinal: device - self.devices_of(node).start }
     }
 

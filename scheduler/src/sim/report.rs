@@ -137,7 +137,7 @@ fn simulate(
     options: &PolicyOptions,
     seed: u64,
 ) -> Result<SimulationMetrics, SimulationError> {
-    let schedule = run(workload, cluster, policy.build(options))
+    let schedule = run(workload, cluster, || policy.build(options))
         .map_err(|violation| SimulationError::Violation { seed, policy: policy.to_string(), violation })?;
     Ok(SimulationMetrics::from_schedule(workload, &schedule))
 }

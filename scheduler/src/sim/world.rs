@@ -3,21 +3,22 @@
 use super::check::{Checks, Violation};
 use super::cluster::{Ends, SimulatedBatching, SimulatedCluster, SimulatedPlacement, SimulatedSchedule};
 use super::device::{SimulatedDevice, SimulatedRequest};
+use super::groups::SimulatedGroups;
 use super::layout::DeviceLayout;
 use super::workload::{ModelCosts, Workload};
-use crate::{Action, Arrival, DeviceUse, Event, ModelDemand, Policy, Scheduler};
+use crate::{Action, Arrival, DeviceUse, Event, ModelDemand, Policy};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use weir_types::{FunctionId, InvocationId, ModelId, Name, NodeId, Platforms, TenantId, Version};
 
-/// Runs a workload under a policy.
+/// Runs a workload under a policy, which `policy` creates for each group of devices.
 ///
 /// # Errors
 /// If the scheduler violates one of its guarantees.
 pub fn run(
     workload: &Workload,
     cluster: &SimulatedCluster,
-    policy: Box<dyn Policy>,
+    policy: impl FnMut() -> Box<dyn Policy>,
 ) -> Result<SimulatedSchedule, Violation> {
     SimulatedWorld::new(workload, cluster, policy).run()
 }
@@ -31,7 +32,8 @@ enum Happening {
     Ready { device: u32, life: u32, request: u32 },
     Computed { device: u32, life: u32, batch: u64 },
     Left { device: u32, life: u32, request: u32 },
-    Woken,
+    Woken { group: u32 },
+    Reported,
     Down { node: u32 },
     Up { node: u32 },
 }
@@ -50,7 +52,7 @@ struct SimulatedWorld<'a> {
     workload: &'a Workload,
     cluster: &'a SimulatedCluster,
     layout: DeviceLayout,
-    scheduler: Scheduler,
+    groups: SimulatedGroups,
     names: Vec<(FunctionId, ModelId)>,
     numbers: BTreeMap<ModelId, u32>,
     devices: Vec<SimulatedDevice>,
@@ -72,11 +74,17 @@ struct SimulatedWorld<'a> {
 }
 
 impl<'a> SimulatedWorld<'a> {
-    fn new(workload: &'a Workload, cluster: &'a SimulatedCluster, policy: Box<dyn Policy>) -> Self {
+    fn new(
+        workload: &'a Workload,
+        cluster: &'a SimulatedCluster,
+        policy: impl FnMut() -> Box<dyn Policy>,
+    ) -> Self {
         let layout = DeviceLayout::new(workload, cluster);
-        let mut scheduler = Scheduler::with_policy(&cluster.settings, policy);
-        layout.nodes().for_each(|node| scheduler.handle(0, layout.up(node), &mut Vec::new()));
+        let groups = SimulatedGroups::new(workload, cluster, &layout, policy);
         let mut happenings = BinaryHeap::new();
+        if groups.report_interval_ns().is_some() {
+            happenings.push(Reverse((0, Happening::Reported)));
+        }
         let end_ns = workload.requests().last().map_or(0, |request| request.arrived_at_ns);
         for (node, at_ns, up_at_ns) in
             cluster.losses.map_or(Vec::new(), |losses| layout.losses(losses, end_ns))
@@ -101,9 +109,9 @@ impl<'a> SimulatedWorld<'a> {
         Self {
             workload,
             cluster,
-            checks: Checks::new(workload, cluster, &layout, scheduler.policy().keeps_order()),
+            checks: Checks::new(workload, cluster, &layout, groups.keep_order()),
             layout,
-            scheduler,
+            groups,
             names,
             numbers,
             devices: (0..workload.devices()).map(|_| SimulatedDevice::new(run_slots(cluster))).collect(),
@@ -140,7 +148,8 @@ impl<'a> SimulatedWorld<'a> {
         }
         let (_, holders, since_ns) = self.top;
         self.schedule.top_held_ns += u128::from(holders) * u128::from(self.now_ns - since_ns);
-        self.checks.end(&self.scheduler)?;
+        self.schedule.elsewhere = self.groups.elsewhere();
+        self.checks.end(self.groups.schedulers())?;
         Ok(self.schedule)
     }
 
@@ -180,7 +189,8 @@ impl<'a> SimulatedWorld<'a> {
         let slo = self.cluster.slo.and_then(|rule| rule.slo(number, self.now_ns, costs.run_time_ns));
         self.schedule.slos.asked += u32::from(slo.is_some());
         self.checks.arrived(number, request.tenant, slo);
-        self.tell(Event::Arrived(Arrival {
+        let group = self.groups.route(self.now_ns, number, request.model, &costs);
+        let arrival = Arrival {
             invocation: InvocationId(u64::from(number)),
             function: function.clone(),
             models: vec![demand],
@@ -192,12 +202,17 @@ impl<'a> SimulatedWorld<'a> {
             slo,
             inputs: Vec::new(),
             batch_items_max: if self.cluster.counts_work() { self.cluster.batching.batch_max } else { 0 },
-        }))
+        };
+        self.tell(group, Event::Arrived(arrival))
     }
 
     fn happen(&mut self, happening: Happening) -> Result<(), Violation> {
         match happening {
-            Happening::Woken => self.tell(Event::Woken),
+            Happening::Woken { group } => self.tell(group, Event::Woken),
+            Happening::Reported => {
+                self.report();
+                Ok(())
+            }
             Happening::Loaded { device, life, .. }
             | Happening::Ready { device, life, .. }
             | Happening::Computed { device, life, .. }
@@ -207,16 +222,18 @@ impl<'a> SimulatedWorld<'a> {
                 Ok(())
             }
             Happening::Down { node } => self.lose(node),
-            Happening::Up { node } => self.tell(self.layout.up(node)),
+            Happening::Up { node } => self.tell(self.groups.of_node(node), self.layout.up(node)),
             Happening::Loaded { device, model, .. } => {
                 let costs = self.layout.costs(device, self.costs(model));
-                self.tell(Event::Loaded {
-                    device: self.layout.id(device),
+                let id = self.layout.id(device);
+                let loaded = Event::Loaded {
+                    device: id,
                     model: self.names[model as usize].1.clone(),
                     bytes: costs.bytes,
                     load_time_ns: Some(costs.load_time_ns),
                     parts: Vec::new(),
-                })
+                };
+                self.tell(self.groups.of_node(id.node.0), loaded)
             }
             Happening::Ready { device, request, .. } => {
                 let job = self.job(request);
@@ -268,11 +285,12 @@ impl<'a> SimulatedWorld<'a> {
         let used = self.cluster.counts_work().then_some(used);
         let is_fault = self.cluster.fault(job.request).is_some();
         self.schedule.failed += u32::from(is_fault);
-        self.tell(match is_fault {
+        let ended = match is_fault {
             false => Event::Finished { invocation, used },
             true if SimulatedCluster::is_cancelled(job.request) => Event::Cancelled { invocation, used },
             true => Event::Failed { invocation, used },
-        })
+        };
+        self.tell(self.group_of(device), ended)
     }
 
     /// Takes a node down, with the contents of its memory and its running requests.
@@ -288,26 +306,37 @@ impl<'a> SimulatedWorld<'a> {
                 self.schedule.placed[request as usize] = None;
             }
         }
-        self.tell(Event::NodeDown { node: NodeId(node) })?;
+        self.tell(self.groups.of_node(node), Event::NodeDown { node: NodeId(node) })?;
         self.checks.lost()
     }
 
-    fn tell(&mut self, event: Event) -> Result<(), Violation> {
-        let mut actions = std::mem::take(&mut self.actions);
-        self.schedule.decisions += 1;
-        self.scheduler.handle(self.now_ns, event, &mut actions);
-        for action in actions.drain(..) {
-            self.carry_out(action)?;
+    /// Reports the work of all groups to the router, and again after an interval while the workload
+    /// lasts.
+    fn report(&mut self) {
+        self.groups.report(self.now_ns);
+        let end_ns = self.workload.requests().last().map_or(0, |request| request.arrived_at_ns);
+        let next_ns = self.groups.report_interval_ns().map(|interval_ns| self.now_ns + interval_ns);
+        if let Some(next_ns) = next_ns.filter(|next_ns| *next_ns <= end_ns) {
+            self.happenings.push(Reverse((next_ns, Happening::Reported)));
         }
-        self.actions = actions;
-        self.checks.step(&self.scheduler)
     }
 
-    fn carry_out(&mut self, action: Action) -> Result<(), Violation> {
+    fn tell(&mut self, group: u32, event: Event) -> Result<(), Violation> {
+        let mut actions = std::mem::take(&mut self.actions);
+        self.schedule.decisions += 1;
+        self.groups.scheduler(group).handle(self.now_ns, event, &mut actions);
+        for action in actions.drain(..) {
+            self.carry_out(group, action)?;
+        }
+        self.actions = actions;
+        self.checks.step(self.groups.scheduler(group))
+    }
+
+    fn carry_out(&mut self, group: u32, action: Action) -> Result<(), Violation> {
         match action {
             Action::WakeAt(at_ns) => {
                 if at_ns != u64::MAX {
-                    self.happenings.push(Reverse((at_ns.max(self.now_ns), Happening::Woken)));
+                    self.happenings.push(Reverse((at_ns.max(self.now_ns), Happening::Woken { group })));
                 }
                 Ok(())
             }
@@ -380,7 +409,8 @@ impl<'a> SimulatedWorld<'a> {
         let mut actions = Vec::new();
         let event =
             Event::Evicted { device: self.layout.id(device), model: self.names[model as usize].1.clone() };
-        self.scheduler.handle(self.now_ns, event, &mut actions);
+        let group = self.group_of(device);
+        self.groups.scheduler(group).handle(self.now_ns, event, &mut actions);
         self.checks.silent(&actions)
     }
 
@@ -413,8 +443,13 @@ impl<'a> SimulatedWorld<'a> {
         }
         // The papers' devices report no starts.
         started.retain(|_| self.cluster.counts_work());
+        let group = self.group_of(device);
         let event = |request| Event::Started { invocation: InvocationId(u64::from(request)) };
-        started.into_iter().try_for_each(|request| self.tell(event(request)))
+        started.into_iter().try_for_each(|request| self.tell(group, event(request)))
+    }
+
+    fn group_of(&self, device: u32) -> u32 {
+        self.groups.of_node(self.layout.id(device).node.0)
     }
 
     /// Changes the number of devices that hold a model.

@@ -144,7 +144,7 @@ proptest! {
     /// the best schedule.
     #[test]
     fn improved_schedule_is_between_bound_and_policy(workload in workload(3, 5)) {
-        let policy = PolicyKind::FinishFirst.build(&PolicyOptions::default());
+        let policy = || PolicyKind::FinishFirst.build(&PolicyOptions::default());
         let schedule = run(&workload, &SimulatedCluster::default(), policy).unwrap();
         let better = improve_schedule(&workload, &schedule, 300, 1);
         let best_s = least_ns(&workload) as f64 / 1e9 / workload.requests().len() as f64;

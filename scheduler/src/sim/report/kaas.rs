@@ -36,7 +36,7 @@ fn one(
     foresight: Foresight,
     seed: u64,
 ) -> Result<KaasReport, SimulationError> {
-    let built = kaas_policy(policy, workload, foresight, seed);
+    let built = || kaas_policy(policy, workload, foresight, seed);
     let schedule = run(workload, &kaas_cluster(), built).map_err(|violation| SimulationError::Violation {
         seed,
         policy: policy.to_string(),

@@ -1,0 +1,64 @@
+//! Counts of waiting invocations: their deadlines, and the work that they will do.
+
+use super::Scheduler;
+use crate::PlacementRequest;
+use crate::groups::Backlog;
+use weir_types::InvocationId;
+
+/// Upper bound on the predicted device time of a waiting invocation: about 13 days, so that sums do
+/// not overflow.
+const RUN_TIME_NS_MAX: u64 = 1 << 50;
+
+/// A waiting invocation.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Waits {
+    pub(super) arrived_at_ns: u64,
+    deadline_at_ns: u64,
+    /// Predicted device time.
+    run_time_ns: u64,
+}
+
+impl Scheduler {
+    /// Work of the devices, and work that waits for them. Takes time in proportion to the devices.
+    #[must_use]
+    pub fn backlog(&self) -> Backlog {
+        let none = Backlog { waiting_ns: self.waiting_ns, ..Backlog::default() };
+        self.view.devices().fold(none, |sum, (_, device)| Backlog {
+            devices: sum.devices + 1,
+            slots: sum.slots.saturating_add(device.spec().slots),
+            committed_ns: sum
+                .committed_ns
+                .saturating_add(device.committed_ns())
+                .saturating_add(device.committed_load_ns()),
+            ..sum
+        })
+    }
+
+    /// Counts a request that its queue holds from now on.
+    pub(super) fn waits(&mut self, request: &PlacementRequest) {
+        let PlacementRequest { invocation, deadline_at_ns, arrived_at_ns, .. } = *request;
+        let run_time_ns = match request.models.is_empty() {
+            true => 0,
+            false => self.view.expected_run_time_ns(request).min(RUN_TIME_NS_MAX),
+        };
+        self.waiting_ns += run_time_ns;
+        self.waiting.insert(invocation, Waits { arrived_at_ns, deadline_at_ns, run_time_ns });
+        self.deadlines.insert((deadline_at_ns, invocation));
+        self.view.tenants_mut().begin_waiting(request.tenant);
+    }
+
+    pub(super) fn waits_no_more(&mut self, request: &PlacementRequest) {
+        self.forget_waiting(request.invocation);
+        self.view.tenants_mut().end_waiting(request.tenant);
+    }
+
+    pub(super) fn forget_waiting(&mut self, invocation: InvocationId) {
+        if let Some(Waits { arrived_at_ns, deadline_at_ns, run_time_ns }) = self.waiting.remove(&invocation) {
+            self.waiting_ns -= run_time_ns;
+            self.deadlines.remove(&(deadline_at_ns, invocation));
+            if self.has_slos {
+                self.admission.unwatch(invocation, arrived_at_ns);
+            }
+        }
+    }
+}
