@@ -11,7 +11,9 @@ use http::header::{ALLOW, CONTENT_TYPE, VARY};
 use http::{HeaderValue, Method};
 use std::net::IpAddr;
 use std::sync::Arc;
-use weir_telemetry::TextFormat;
+use std::time::Duration;
+use weir_scheduler::Backlog;
+use weir_telemetry::{SchedulerBacklog, TextFormat};
 use weir_types::api::Status;
 use weir_types::{ErrorCode, TenantId};
 
@@ -172,6 +174,16 @@ pub(super) async fn status(
     })
 }
 
+/// The work of this node's scheduler; none if another node places invocations.
+fn scheduler_backlog(node: &NodeState) -> SchedulerBacklog {
+    let Backlog { waiting_ns, committed_ns, slots, .. } = node.dispatch.placements.backlog();
+    SchedulerBacklog {
+        waiting_s: Duration::from_nanos(waiting_ns).as_secs_f64(),
+        committed_s: Duration::from_nanos(committed_ns).as_secs_f64(),
+        run_slots: slots,
+    }
+}
+
 /// `GET /metrics`: the metrics of the node, and of the functions of one tenant or of all tenants.
 async fn metrics(node: &NodeState, of: Option<&TenantId>, format: TextFormat) -> Result<Response, ApiError> {
     let gauge = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
@@ -195,6 +207,7 @@ async fn metrics(node: &NodeState, of: Option<&TenantId>, format: TextFormat) ->
         }
     }
     node.models.devices().meter_memory();
+    node.metrics.placements.set_backlog(scheduler_backlog(node));
     node.metrics.gpus.refresh().await;
     let (answers, bytes) = node.response_cache.size();
     node.metrics.response_cache.answers.set(gauge(answers));

@@ -43,6 +43,7 @@ use otlp::OtlpMetrics;
 pub use otlp::{Signal, SpanDrop};
 use outbound::OutboundMetrics;
 use placements::PlacementMetrics;
+pub use placements::SchedulerBacklog;
 pub use served::{DemandTotals, Served, Tally, Times};
 pub use sizes::SizeMetrics;
 

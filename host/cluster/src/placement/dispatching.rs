@@ -7,7 +7,7 @@ use super::{MESSAGES_PER_LOCK, Placements};
 use crate::wire::{DispatcherCommand, Hello, NodeEvent};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use weir_scheduler::{DeviceUse, Event};
+use weir_scheduler::{Backlog, DeviceUse, Event};
 use weir_types::{InvocationId, NodeId};
 
 impl Placements {
@@ -141,6 +141,16 @@ impl Placements {
         match &self.state.lock().placer {
             Placer::Own(driver) => driver.nodes(),
             Placer::Dispatcher(_) => Vec::new(),
+        }
+    }
+
+    /// Work of the devices that this node's scheduler places invocations on, and work that waits for
+    /// them; none if another node places this node's invocations. Takes time in proportion to the
+    /// devices.
+    pub fn backlog(&self) -> Backlog {
+        match &self.state.lock().placer {
+            Placer::Own(driver) => driver.backlog(),
+            Placer::Dispatcher(_) => Backlog::default(),
         }
     }
 

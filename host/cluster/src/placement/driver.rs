@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use weir_scheduler::{Action, Event, Recorder, Rejection, Scheduler, Setup};
+use weir_scheduler::{Action, Backlog, Event, Recorder, Rejection, Scheduler, Setup};
 use weir_types::Ordinal;
 use weir_types::{DeviceId, InvocationId, ModelId, NodeId};
 
@@ -77,6 +77,11 @@ impl PlacementDriver {
             driver.handle(now_ns, event);
         }
         driver
+    }
+
+    /// Work of the scheduler's devices, and work that waits for them.
+    pub(super) fn backlog(&self) -> Backlog {
+        self.scheduler.backlog()
     }
 
     /// Feeds an event to the scheduler and sends the actions about other nodes' invocations to

@@ -102,6 +102,31 @@ async fn placements_are_explained_with_estimate_and_outcome() {
     assert_eq!((unknown.status, unknown.code()), (404, ErrorCode::InvocationNotFound));
 }
 
+/// The gauges that an autoscaler divides.
+#[tokio::test]
+async fn backlog_counts_work_until_it_has_ended() {
+    let node = start("finish-first").await;
+    push_hot(&node, 1, 1_500).await;
+    // The first inferences teach the run time.
+    infer(&node, "hot", 1).await.ok();
+    let slots: u32 = node.status().await.devices.iter().map(|device| device.slots).sum();
+    assert_eq!(node.metric("weir_scheduler_run_slots", "").await, f64::from(slots));
+    let backlog_s = async |state: &str| {
+        node.metric("weir_scheduler_backlog_seconds", &format!("state=\"{state}\"")).await
+    };
+    let all = join_all((0..4 * slots).map(|_| infer(&node, "hot", 1)));
+    let growing = eventually("a backlog", async || {
+        let is_full = backlog_s("waiting").await >= 1.5 && backlog_s("committed").await >= 1.5;
+        is_full.then_some(())
+    });
+    let (answers, ()) = tokio::join!(all, growing);
+    answers.into_iter().for_each(|answer| drop(answer.ok()));
+    eventually("no backlog", async || {
+        (backlog_s("waiting").await + backlog_s("committed").await == 0.0).then_some(())
+    })
+    .await;
+}
+
 /// The sum of an estimate's load times by tier.
 fn load_by_tier_ns(estimate: &Value) -> u64 {
     let by_tier = estimate["load_by_tier"].as_object().into_iter().flatten();
