@@ -1,7 +1,9 @@
 //! Blocking HTTP client for the node's API.
 
+mod download;
 mod tls;
 mod upload;
+pub(crate) use download::{Download, DownloadClient};
 pub(crate) use upload::UploadReader;
 
 use crate::error::{Exit, Problem};

@@ -5,6 +5,8 @@
 
 mod archive;
 mod files;
+mod locations;
+pub(crate) use locations::weight_locations;
 mod parts;
 mod section;
 mod wire;
@@ -20,7 +22,7 @@ use std::path::Path;
 use wire::{Defect, Field, Source, length_delimited};
 
 /// Longest file that protocol buffers can encode.
-const MODEL_BYTES_MAX: u64 = i32::MAX as u64;
+pub(crate) const MODEL_BYTES_MAX: u64 = i32::MAX as u64;
 /// Deepest nesting of messages. The node's decoder has the same limit.
 const DEPTH_MAX: usize = 100;
 /// Longest name of a weight, or text about its place.
@@ -143,6 +145,32 @@ struct DataLocation {
     length: Option<u64>,
 }
 
+impl DataLocation {
+    /// Reads one entry of `external_data`: a key and a value.
+    fn note(&mut self, source: &mut Source, entry: &Field) -> Result<(), Defect> {
+        let range = entry.bytes()?;
+        let mut texts = [String::new(), String::new()];
+        let mut at = range.start;
+        while at < range.end {
+            let field = source.field(at..range.end)?;
+            at = field.end();
+            if let Some(text) = (field.number as usize).checked_sub(1).and_then(|at| texts.get_mut(at)) {
+                *text = source.text(field.bytes()?, TEXT_BYTES_MAX)?;
+            }
+        }
+        let [key, value] = texts;
+        let number = |value: &str| value.trim().parse::<u64>().map_err(|_| Defect::Malformed);
+        match key.as_str() {
+            "location" => self.location = Some(value),
+            "offset" => self.offset = number(&value)?,
+            "length" => self.length = Some(number(&value)?),
+            // A checksum, or a key of a later version.
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
 /// Rewrites the messages around the weights of other files.
 struct Embedder<'a> {
     source: Source,
@@ -193,7 +221,7 @@ impl Embedder<'_> {
             at = field.end();
             match field.number {
                 DATA_LOCATION => is_external = field.number()? == EXTERNAL,
-                EXTERNAL_DATA => self.note_place(&field, &mut place)?,
+                EXTERNAL_DATA => place.note(&mut self.source, &field)?,
                 RAW_DATA => {}
                 number => {
                     if number == NAME {
@@ -210,30 +238,6 @@ impl Embedder<'_> {
         pieces.push(Piece::Bytes(length_delimited(RAW_DATA, bytes.end - bytes.start)));
         pieces.push(Piece::File(file, bytes));
         Ok(Some(pieces))
-    }
-
-    /// Reads one entry of `external_data`: a key and a value.
-    fn note_place(&mut self, entry: &Field, place: &mut DataLocation) -> Result<(), Defect> {
-        let range = entry.bytes()?;
-        let mut texts = [String::new(), String::new()];
-        let mut at = range.start;
-        while at < range.end {
-            let field = self.source.field(at..range.end)?;
-            at = field.end();
-            if let Some(text) = (field.number as usize).checked_sub(1).and_then(|at| texts.get_mut(at)) {
-                *text = self.source.text(field.bytes()?, TEXT_BYTES_MAX)?;
-            }
-        }
-        let [key, value] = texts;
-        let number = |value: &str| value.trim().parse::<u64>().map_err(|_| Defect::Malformed);
-        match key.as_str() {
-            "location" => place.location = Some(value),
-            "offset" => place.offset = number(&value)?,
-            "length" => place.length = Some(number(&value)?),
-            // A checksum, or a key of a later version.
-            _ => {}
-        }
-        Ok(())
     }
 
     /// The file that has a weight, and the weight's range in the file.

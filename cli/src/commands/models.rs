@@ -1,8 +1,10 @@
 //! `weir models`.
 
 mod profile;
+mod pull;
 mod push;
 mod run;
+mod upload_settings;
 
 use crate::commands::CommandContext;
 use crate::commands::collection::{Collection, RemoveArgs, ShowArgs, VersionArgs};
@@ -10,22 +12,19 @@ use crate::commands::functions::cache;
 use crate::output::{age, duration, size, table, time};
 use crate::project::old_versions;
 use crate::settings::ClientArgs;
-use crate::uploads::ModelUpload;
 use anyhow::Result;
 use clap::Subcommand;
-use push::LabelsFile;
-use std::path::PathBuf;
+use push::PushArgs;
 use std::time::Duration;
-use weir_types::api::{Model, ModelOnDevice, ModelPushed, ModelRuns, ModelVersion};
-use weir_types::{
-    CACHE_TTL_MS_MAX, Cost, KEEP_ALIVE_MS_MAX, Name, Port, Precision, RunningMean, Signature, Version,
-};
+use weir_types::api::{Model, ModelOnDevice, ModelRuns, ModelVersion};
+use weir_types::{Name, Port, RunningMean, Signature, Version};
 
 /// Push, list, show and remove models
 ///
 /// Examples:
 ///   weir models push digits digits.onnx      # push the next version
 ///   weir models push birds birds.zip --labels birds.txt
+///   weir models pull hf://OWNER/NAME         # push a model from a hub
 ///   weir models                              # list all models
 ///   weir models show digits                  # inputs, outputs and measured times
 ///   weir models run digits -d @request.json  # one inference
@@ -48,77 +47,8 @@ enum ModelAction {
     /// List all models (the default action)
     #[command(visible_alias = "ls")]
     List,
-    /// Push a model: an ONNX file, and the files of its external weights, if it has any
-    Push {
-        /// Name of the model for requests and functions
-        name: Name,
-        /// ONNX file, or folder with one ONNX file and the files with its weights, or archive of such
-        /// a folder: .tar, .tar.gz or .zip
-        file: PathBuf,
-        /// Version number [default: the next]
-        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-        version: Option<u32>,
-        /// Maximum number of concurrent runs [default: the node chooses]
-        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-        slots: Option<u32>,
-        /// Devices that may run the model: any, cpu or cuda [default: any]
-        #[arg(long, value_name = "WHERE", value_parser = ["any", "cpu", "cuda", "fake"])]
-        device: Option<String>,
-        /// Precision on a GPU: fp32, tf32, fp16 or bf16; fp16 and bf16 take half the memory
-        /// [default: tf32]
-        #[arg(long, value_name = "TYPE")]
-        precision: Option<Precision>,
-        /// Latency objective of an inference, in milliseconds; requests that would miss it are
-        /// rejected at admission
-        #[arg(long = "slo-ms", value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
-        slo_ms: Option<u64>,
-        /// Maximum device cost of an inference, in the unit of the node's prices
-        /// (scheduler.slo.prices)
-        #[arg(long, value_name = "COST")]
-        cost_slo: Option<Cost>,
-        /// Batch queued requests: auto (if it is faster and does not change results), on (if it is
-        /// faster) or off
-        #[arg(long, value_name = "MODE", value_parser = ["auto", "on", "off"])]
-        batching: Option<String>,
-        /// Maximum batch size [default: 32]
-        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-        batch_size_max: Option<u32>,
-        /// Batch sizes to prefer when enough requests are queued
-        #[arg(long, value_name = "N,...", value_delimiter = ',')]
-        preferred_batch_sizes: Vec<u32>,
-        /// Maximum time to hold a request back for a larger batch while the device is busy, in
-        /// microseconds [default: 0]
-        #[arg(long, value_name = "US")]
-        queue_delay_us_max: Option<u64>,
-        /// Input that masks padding [default: attention_mask, if the model has it]
-        #[arg(long, value_name = "INPUT")]
-        mask: Option<String>,
-        /// Choose the number of concurrent runs and their threads for this latency objective, in
-        /// milliseconds, at the current request rate; needs `weir models profile`
-        #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
-        autosize_slo_ms: Option<u64>,
-        /// Interval of that choice, in milliseconds [default: 10000]
-        #[arg(long, value_name = "MS", requires = "autosize_slo_ms")]
-        autosize_interval_ms: Option<u64>,
-        /// Time to keep unneeded sessions, in milliseconds [default: 60000]
-        #[arg(long, value_name = "MS", requires = "autosize_slo_ms")]
-        autosize_keep_alive_ms: Option<u64>,
-        /// Cache responses for N milliseconds, and return them for equal inferences
-        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=CACHE_TTL_MS_MAX))]
-        cache_ttl_ms: Option<u64>,
-        /// Time after its last use at which the model leaves the memory of a device, in
-        /// milliseconds [default: the node's models.keep_alive_ms on accelerators; on the CPU, the
-        /// model stays until room is needed]
-        #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(..=KEEP_ALIVE_MS_MAX))]
-        keep_alive_ms: Option<u64>,
-        /// File with the labels of an output, one per line, for classification; OUTPUT is the output,
-        /// if the model has several
-        #[arg(long, value_name = "[OUTPUT=]FILE")]
-        labels: Vec<LabelsFile>,
-        /// Push the model even if it has other inputs or outputs than the newest version
-        #[arg(long)]
-        allow_signature_change: bool,
-    },
+    Push(PushArgs),
+    Pull(pull::PullArgs),
     /// Show a model's inputs, outputs and measured times
     Show(ShowArgs),
     Run(run::RunArgs),
@@ -157,63 +87,8 @@ pub(crate) fn run(args: ModelsArgs, context: &CommandContext) -> Result<()> {
     let output = context.output;
     match args.action.unwrap_or(ModelAction::List) {
         ModelAction::List => models.list(list),
-        ModelAction::Push {
-            name,
-            file,
-            version,
-            slots,
-            device,
-            precision,
-            slo_ms,
-            cost_slo,
-            batching,
-            batch_size_max,
-            preferred_batch_sizes,
-            queue_delay_us_max,
-            mask,
-            autosize_slo_ms,
-            autosize_interval_ms,
-            autosize_keep_alive_ms,
-            cache_ttl_ms,
-            keep_alive_ms,
-            labels,
-            allow_signature_change,
-        } => {
-            let version = version.map_or_else(String::new, |version| format!("/versions/{version}"));
-            let sizes: Vec<String> = preferred_batch_sizes.iter().map(ToString::to_string).collect();
-            let query = query(&[
-                ("allow_signature_change", allow_signature_change.then(|| "true".to_owned())),
-                ("slots", slots.map(|slots| slots.to_string())),
-                ("device", device),
-                ("precision", precision.map(|precision| precision.to_string())),
-                ("cache_ttl_ms", cache_ttl_ms.map(|ttl_ms| ttl_ms.to_string())),
-                ("keep_alive_ms", keep_alive_ms.map(|keep_ms| keep_ms.to_string())),
-                ("slo_ms", slo_ms.map(|slo_ms| slo_ms.to_string())),
-                ("cost_slo", cost_slo.map(|cost| cost.to_string())),
-                ("autosize.slo_ms", autosize_slo_ms.map(|slo_ms| slo_ms.to_string())),
-                ("autosize.interval_ms", autosize_interval_ms.map(|interval_ms| interval_ms.to_string())),
-                ("autosize.keep_alive_ms", autosize_keep_alive_ms.map(|keep_ms| keep_ms.to_string())),
-                ("batching.mode", batching),
-                ("batching.size_max", batch_size_max.map(|size| size.to_string())),
-                ("batching.preferred_sizes", (!sizes.is_empty()).then(|| sizes.join(","))),
-                ("batching.queue_delay_us_max", queue_delay_us_max.map(|delay| delay.to_string())),
-                // As JSON, so that a numeric name stays a string.
-                ("batching.mask", mask.map(|mask| serde_json::Value::from(mask).to_string())),
-            ]);
-            let path = format!("{}{version}{query}", models.path(&name));
-            // Unreadable labels should not wait for the model.
-            let fields = push::fields(&labels)?;
-            let upload = ModelUpload { path: &path, name: &name, file: &file, fields };
-            let pushed = upload.send(&models.client, output)?;
-            output.result(&pushed, |ModelPushed { model, removed_versions }| {
-                let name = &model.name;
-                let version = model.version;
-                let lacking = lacking(model);
-                let signature = signature(&model.signature);
-                let removed = removed(removed_versions);
-                format!("pushed {name}:{version}\n{signature}{removed}{lacking}")
-            })
-        }
+        ModelAction::Push(args) => push::run(args, &models),
+        ModelAction::Pull(args) => pull::run(args, &models),
         ModelAction::Show(args) => models.show(&args, with_versions, details),
         ModelAction::Run(args) => run::run(&args, &models.client, context),
         ModelAction::Profile(args) => profile::profile(args, &models.client, context),

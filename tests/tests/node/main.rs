@@ -48,6 +48,7 @@ mod overlapping;
 mod pages;
 mod protocol;
 mod public;
+mod pulling;
 mod python_client;
 mod quotas;
 mod repairing;

@@ -1,17 +1,65 @@
-//! `weir models push`: files with labels.
+//! `weir models push`.
 
+use super::upload_settings::ModelSettingsArgs;
+use super::{lacking, removed, signature};
+use crate::commands::collection::Collection;
 use crate::error::Problem;
-use crate::uploads::{FormFields, labels_field};
+use crate::uploads::{FormFields, ModelUpload, labels_field};
 use anyhow::Result;
 use std::convert::Infallible;
 use std::fs::File;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use weir_types::{LABELS_BYTES_MAX, Labels};
+use weir_types::api::ModelPushed;
+use weir_types::{LABELS_BYTES_MAX, Labels, Name};
 
 /// Number of labels that `weir models show` prints.
 const LABELS_SHOWN: usize = 5;
+
+/// Push a model: an ONNX file, and the files of its external weights, if it has any
+#[derive(Debug, clap::Args)]
+pub(super) struct PushArgs {
+    /// Name of the model for requests and functions
+    name: Name,
+    /// ONNX file, or folder with one ONNX file and the files with its weights, or archive of such
+    /// a folder: .tar, .tar.gz or .zip
+    file: PathBuf,
+    #[command(flatten)]
+    upload: UploadArgs,
+}
+
+/// Options of commands that push a model.
+#[derive(Debug, clap::Args)]
+pub(super) struct UploadArgs {
+    /// Version number [default: the next]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    version: Option<u32>,
+    #[command(flatten)]
+    settings: ModelSettingsArgs,
+}
+
+pub(super) fn run(args: PushArgs, models: &Collection) -> Result<()> {
+    args.upload.push(&args.name, &args.file, models)
+}
+
+impl UploadArgs {
+    /// Pushes the model in `file`, and prints the result.
+    pub(super) fn push(&self, name: &Name, file: &Path, models: &Collection) -> Result<()> {
+        let version = self.version.map_or_else(String::new, |version| format!("/versions/{version}"));
+        let path = format!("{}{version}{}", models.path(name), self.settings.query());
+        // Unreadable labels should not wait for the model.
+        let fields = fields(&self.settings.labels)?;
+        let upload = ModelUpload { path: &path, name, file, fields };
+        let pushed = upload.send(&models.client, models.output)?;
+        models.output.result(&pushed, |ModelPushed { model, removed_versions }| {
+            let signature = signature(&model.signature);
+            let removed = removed(removed_versions);
+            let lacking = lacking(model);
+            format!("pushed {}:{}\n{signature}{removed}{lacking}", model.name, model.version)
+        })
+    }
+}
 
 /// File with the labels of an output: `FILE` or `OUTPUT=FILE`.
 #[derive(Debug, Clone)]
@@ -51,7 +99,7 @@ impl LabelsFile {
 }
 
 /// Reads files with labels into fields of a form.
-pub(super) fn fields(labels: &[LabelsFile]) -> Result<FormFields> {
+fn fields(labels: &[LabelsFile]) -> Result<FormFields> {
     labels.iter().map(|file| Ok((labels_field(file.output.as_deref())?, file.read()?))).collect()
 }
 
