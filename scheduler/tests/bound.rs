@@ -11,7 +11,7 @@ use weir_scheduler::sim::{
 use weir_scheduler::{PolicyKind, PolicyOptions};
 
 fn played(workload: &Workload, policy: PolicyKind) -> SimulatedSchedule {
-    run(workload, &SimulatedCluster::default(), policy.build(&PolicyOptions::default())).unwrap()
+    run(workload, &SimulatedCluster::default(), || policy.build(&PolicyOptions::default())).unwrap()
 }
 
 fn mean_s(workload: &Workload, schedule: &SimulatedSchedule) -> f64 {

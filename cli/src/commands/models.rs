@@ -84,7 +84,6 @@ struct ReleaseArgs {
 
 pub(crate) fn run(args: ModelsArgs, context: &CommandContext) -> Result<()> {
     let models = Collection::open("models", &args.client, context)?;
-    let output = context.output;
     match args.action.unwrap_or(ModelAction::List) {
         ModelAction::List => models.list(list),
         ModelAction::Push(args) => push::run(args, &models),

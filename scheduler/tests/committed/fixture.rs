@@ -135,7 +135,7 @@ pub(crate) fn simulate(
     cluster: &SimulatedCluster,
     policy: PolicyKind,
 ) -> (SimulatedSchedule, SimulationMetrics) {
-    let schedule = run(workload, cluster, policy.build(&PolicyOptions::default())).unwrap();
+    let schedule = run(workload, cluster, || policy.build(&PolicyOptions::default())).unwrap();
     let metrics = SimulationMetrics::from_schedule(workload, &schedule);
     (schedule, metrics)
 }

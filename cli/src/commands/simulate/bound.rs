@@ -31,12 +31,12 @@ impl LatencyBracket {
         }
         let mut bracket = Self { bound_s: 0.0, known_s: 0.0 };
         for (seed, workload) in workloads {
-            let policy =
-                PolicyKind::default().build(&PolicyOptions { seed: *seed, ..PolicyOptions::default() });
-            let schedule = run(workload, cluster, policy).map_err(|violation| {
-                Problem::new(format!("the default policy violated an invariant with seed {seed}"))
-                    .because(violation)
-            })?;
+            let options = PolicyOptions { seed: *seed, ..PolicyOptions::default() };
+            let schedule =
+                run(workload, cluster, || PolicyKind::default().build(&options)).map_err(|violation| {
+                    Problem::new(format!("the default policy violated an invariant with seed {seed}"))
+                        .because(violation)
+                })?;
             let known = improve_schedule(workload, &schedule, search_moves(workload), 1);
             bracket.bound_s += latency_bound(workload, ASCENT_STEPS);
             bracket.known_s += SimulationMetrics::from_schedule(workload, &known).avg;
