@@ -33,7 +33,7 @@ const OVERFLOW_NS: u64 = 20_000_000_000;
 /// Number of families that a router remembers. Orders of other families are computed again.
 const FAMILIES_MAX: usize = 65_536;
 
-/// A group of devices with a dispatcher of its own.
+/// A group of devices with its own dispatcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId(pub u32);
 

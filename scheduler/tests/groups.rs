@@ -1,4 +1,4 @@
-//! Clusters whose devices are divided into groups, each with a scheduler of its own.
+//! Clusters whose devices are divided into groups, each with its own scheduler.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 

@@ -166,7 +166,7 @@ struct DeviceArgs {
     /// Nodes to distribute the devices over
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     nodes: u32,
-    /// Groups to divide the nodes into, each with a dispatcher of its own
+    /// Groups to divide the nodes into, each with its own dispatcher
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     groups: u32,
     /// Interval between reports of the groups' work, from which the group of a request is chosen

@@ -1,6 +1,7 @@
 //! Fetches the URL in the query, for tests of outbound requests. Responds with the status of the
-//! response, or with 502 and the error. Sends the `traceparent` of its own request in the header
-//! `seen-traceparent`, and the header `send-traceparent` as `traceparent`.
+//! response, or with 502 and the error. The response has the `traceparent` that the function received
+//! in the header `seen-traceparent`, and the outbound request has the header `send-traceparent` as
+//! `traceparent`.
 
 use wasip2::http::outgoing_handler::handle;
 use wasip2::http::types::{ErrorCode, Fields, OutgoingRequest, Scheme};

@@ -27,7 +27,7 @@ pub(crate) struct Chunk {
     pub(crate) spans: u64,
 }
 
-/// The buffer of some threads, on a cache line of its own.
+/// The buffer of some threads, on its own cache line.
 #[derive(Default)]
 #[repr(align(128))]
 struct Buffer(Mutex<Chunk>);

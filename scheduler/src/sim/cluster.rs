@@ -16,7 +16,7 @@ pub struct SimulatedCluster {
     pub rule: DeviceRule,
     /// Number of nodes that the devices are distributed over.
     pub nodes: u32,
-    /// Number of groups that the nodes are divided into, each with a scheduler of its own.
+    /// Number of groups that the nodes are divided into, each with its own scheduler.
     pub groups: u32,
     /// Interval between reports of the groups' work, from which the groups of requests are chosen.
     pub report_interval_ns: u64,

@@ -33,7 +33,9 @@ impl FileServer {
         let files = Arc::<Mutex<HashMap<String, Bytes>>>::default();
         let heads = Arc::<Mutex<Vec<String>>>::default();
         let interrupts = Arc::<AtomicBool>::default();
-        let (known, seen, broken) = (files.clone(), heads.clone(), interrupts.clone());
+        let known = files.clone();
+        let seen = heads.clone();
+        let broken = interrupts.clone();
         let serving = tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
                 let head = head(&mut stream).await;
@@ -106,7 +108,7 @@ fn answer(head: &str, files: &HashMap<String, Bytes>, interrupts: &AtomicBool) -
     answer
 }
 
-/// Runs `weir models pull` with a cache of its own.
+/// Runs `weir models pull` with an empty cache.
 async fn pull(node: &TestNode, server: &FileServer, cache: &Path, args: &[&str]) -> Result<String, String> {
     let mut command = Command::new(node.binary());
     command.args(["models", "pull"]).args(args).kill_on_drop(true);
