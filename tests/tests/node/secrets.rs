@@ -142,7 +142,15 @@ async fn new_value_retires_idle_instances_without_a_deploy() {
     set(&node, "API_KEY", "one").await;
     node.deploy_with("count", "secrets=API_KEY&reuse=true", function("remember")).await;
     node.deploy_with("f", "secrets.MARK=API_KEY&reuse=true", function("stamp")).await;
-    let count = async || node.get("/fn/count/count").await.ok().text().trim().to_owned();
+    let count = async || {
+        let answer = node.get("/fn/count/count").await.ok().text().trim().to_owned();
+        // The response arrives before the instance is idle.
+        eventually("the end of the call", async || {
+            (node.metric("weir_invocations_running", "").await == 0.0).then_some(())
+        })
+        .await;
+        answer
+    };
     assert_eq!((count().await, count().await), ("1".to_owned(), "2".to_owned()), "the instance is reused");
     assert_eq!(mark(&node, "/fn/f").await, "one");
     let stored = set(&node, "API_KEY", "two").await;
