@@ -35,24 +35,24 @@ fn groups_keep_the_mean_latency_of_one_scheduler() {
 
 #[test]
 fn popular_model_uses_devices_of_several_groups() {
-    let workload = workload(240, 200, 2, 1);
-    let schedule = schedule(&workload, &cluster(240, 8));
+    let workload = workload(120, 100, 1, 1);
+    let schedule = schedule(&workload, &cluster(120, 8));
     let mut counts = vec![0; workload.models().len()];
     workload.requests().iter().for_each(|request| counts[request.model as usize] += 1);
     let popular = (0..).zip(&counts).max_by_key(|(_, count)| **count).unwrap().0;
     let of_popular =
         workload.requests().iter().zip(&schedule.placed).filter(|(request, _)| request.model == popular);
     let groups: std::collections::BTreeSet<_> =
-        of_popular.filter_map(|(_, placed)| Some(placed.as_ref()?.device / 30)).collect();
+        of_popular.filter_map(|(_, placed)| Some(placed.as_ref()?.device / 15)).collect();
     assert!(groups.len() > 2, "{groups:?}");
     assert!(schedule.elsewhere > 0);
 }
 
 #[test]
 fn losses_of_nodes_lose_no_request_of_any_group() {
-    let workload = workload(120, 300, 2, 1);
+    let workload = workload(60, 150, 1, 1);
     let losses = Some(Losses { every_ns: 500_000_000, away_ns: 3_000_000_000, seed: 1 });
     // `run` checks that each request ends or is rejected once.
-    let schedule = schedule(&workload, &SimulatedCluster { losses, ..cluster(120, 6) });
+    let schedule = schedule(&workload, &SimulatedCluster { losses, ..cluster(60, 6) });
     assert!(schedule.placed.iter().any(Option::is_none), "some requests ran on lost nodes");
 }

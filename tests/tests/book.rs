@@ -31,8 +31,14 @@ use weir_types::ErrorCode;
 use weir_types::api::DEFAULT_PORT;
 
 /// Reasons for commands that do not run in tests.
-const REASONS: [&str; 5] =
-    ["builds Weir", "installs software", "needs a GPU", "needs Kubernetes", "needs several machines"];
+const REASONS: [&str; 6] = [
+    "builds Weir",
+    "installs software",
+    "needs a GPU",
+    "needs Kubernetes",
+    "needs several machines",
+    "needs the internet",
+];
 
 /// Time limit of a block in seconds, as an argument of `timeout`. Builds take the longest.
 const BLOCK_TIME_MAX_S: &str = "900";
