@@ -379,11 +379,14 @@ async fn events_of_all_nodes_are_listed_on_each() {
         // A node may list what another recorded before it has dropped the lost node itself.
         let page = eventually("the event of the lost node, and no unreachable node", async || {
             let page: EventPage = node.get("/v1/events?limit=1000").await.ok().json();
-            let is_complete = !names(&page, EventKind::NodeLeft).is_empty() && page.unreachable.is_empty();
+            let is_lost = names(&page, EventKind::NodeLeft).contains(&lost_id);
+            let is_complete = is_lost && page.unreachable.is_empty();
             is_complete.then_some(page)
         })
         .await;
-        assert_eq!(names(&page, EventKind::NodeLeft), [lost_id.as_str()], "{page:?}");
+        // A busy machine may lose another node for a moment.
+        let left = names(&page, EventKind::NodeLeft);
+        assert_eq!(left.iter().filter(|name| **name == lost_id).count(), 1, "{page:?}");
         assert_eq!(names(&page, EventKind::Deployed), ["first", "second"]);
         // The lost node has recorded that it joined, and so have the others.
         let joined = names(&page, EventKind::NodeJoined);
