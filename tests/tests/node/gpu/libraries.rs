@@ -43,7 +43,11 @@ async fn gpu_libraries_are_used_unless_disabled() {
 #[tokio::test]
 async fn chain_compilation_runs_in_background_and_failures_are_logged_once() {
     let node = |settings: &str| {
-        with_gpu("cuda").env("WEIR_CUDA_LIBRARY_PATH", beside_the_driver()).env("WEIR_FAKE_CUDA", settings)
+        // The emulator takes long on a busy machine.
+        let node = with_gpu("cuda").set("gateway.infer_wall_ms_max", 3_600_000);
+        node.set("gpu.run_wall_ms_max", 600_000)
+            .env("WEIR_CUDA_LIBRARY_PATH", beside_the_driver())
+            .env("WEIR_FAKE_CUDA", settings)
     };
     let (interpreting, compiling) =
         tokio::join!(node("devices=1,seed=3,nvrtc_fails=1").start(), node("devices=1,seed=4").start());
