@@ -104,7 +104,7 @@ pub struct GroupRouter {
     work_ns: u64,
 }
 
-/// What a router remembers of a family.
+/// The groups of a family.
 #[derive(Debug)]
 struct RoutedFamily {
     /// The groups with devices, in order of preference.

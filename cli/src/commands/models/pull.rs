@@ -65,7 +65,7 @@ pub(super) fn run(args: PullArgs, models: &Collection) -> Result<()> {
     }
     output.note(format!("sha256 {sha256}; --sha256 pins this file"));
     args.upload.push(&name, &path, models)?;
-    // The folder is a cache: the next pull of the same source replaces what is left.
+    // Files that stay here are only a cache: the next pull of the same source uses or replaces them.
     let _ = fs::remove_dir_all(&folder);
     Ok(())
 }

@@ -17,7 +17,7 @@ pub enum SpanDrop {
     Rejected,
 }
 
-/// What was exported.
+/// Kind of exported telemetry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Signal {
     /// Spans.
