@@ -6,10 +6,10 @@
 //! function that gets it ([`grants`]); no other code path decrypts.
 
 mod envelope;
+mod follow;
 mod grants;
+mod index;
 mod keyring;
-mod known;
-mod news;
 mod record;
 mod rotation;
 
@@ -17,8 +17,8 @@ pub use envelope::CipherError;
 pub use grants::GrantedSecrets;
 pub use keyring::{KEY_FILE, KeyringError, add_key, make_key_file};
 
+use index::{KnownSecrets, SealedSecret};
 use keyring::{KeySource, Keyring};
-use known::{KnownSecrets, SealedSecret};
 use parking_lot::RwLock;
 use record::{SecretRecord, ValueId, record_key};
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Client operations on triggers: create, change, show, list, pause and delete.
 
-use crate::known::{KnownTrigger, StoredState};
+use crate::index::{KnownTrigger, StoredState};
 use crate::plan::Plan;
 use crate::record::{TriggerId, TriggerRecord, TriggerState, decode, encode};
 use crate::{TriggerError, Triggers};

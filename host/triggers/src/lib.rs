@@ -1,8 +1,8 @@
 //! Triggers: requests that a node sends on a schedule, as asynchronous invocations.
 //!
 //! Modules, in the order of a trigger's life: `plan` checks the settings and prepares the request;
-//! `schedule` computes the ticks; `change` serves clients; `known` mirrors all triggers in memory and
-//! selects the next tick, by the changes that `news` applies; `work` handles ticks that are due, and
+//! `schedule` computes the ticks; `change` serves clients; `index` mirrors all triggers in memory and
+//! selects the next tick, by the changes that `follow` applies; `work` handles ticks that are due, and
 //! `decision` chooses their outcome.
 //!
 //! The state of a trigger names its latest tick. One transaction writes the invocation of a tick and
@@ -14,15 +14,15 @@ mod change;
 pub use change::ChangedTrigger;
 
 mod decision;
-mod known;
-mod news;
+mod follow;
+mod index;
 mod plan;
 mod record;
 mod schedule;
 mod work;
 
 use axum::extract::Request;
-use known::KnownTriggers;
+use index::KnownTriggers;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use tokio::sync::{Notify, Semaphore};
@@ -53,7 +53,7 @@ pub struct Triggers {
     changes: Changes,
     /// Changed by events of the datastore, and by work on ticks.
     known: Mutex<KnownTriggers>,
-    /// The revision of the datastore that `known` reflects.
+    /// The revision of the datastore that `index` reflects.
     heard: Heard,
     /// Held while a trigger is created, so that concurrent creations stay within the limits.
     turn: Arc<Semaphore>,

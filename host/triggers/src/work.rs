@@ -1,7 +1,7 @@
 //! Handles due ticks: sends their requests, or records why it does not.
 
 use crate::decision::{DueTick, due_tick};
-use crate::known::{DueTrigger, KnownTrigger, NextTick, Retries, SET_BACK_MS_MAX, StoredState};
+use crate::index::{DueTrigger, KnownTrigger, NextTick, Retries, SET_BACK_MS_MAX, StoredState};
 use crate::record::{TriggerId, TriggerState, encode};
 use crate::{RequestSender, TriggerError, Triggers};
 use bytes::Bytes;

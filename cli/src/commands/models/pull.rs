@@ -9,7 +9,7 @@ use crate::commands::collection::Collection;
 use crate::error::Problem;
 use crate::onnx;
 use anyhow::Result;
-use download::{Downloader, PulledFile, RemoteFile};
+use download::{Downloader, RemoteFile};
 use source::ModelSource;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -57,7 +57,7 @@ pub(super) fn run(args: PullArgs, models: &Collection) -> Result<()> {
     output.note(format!("pulling {}", file.url));
     let folder = folder_for(&file.url)?;
     let path = folder.join(file.file_name()?);
-    let PulledFile { sha256, .. } = downloader.pull(&file, &path)?;
+    let sha256 = downloader.pull(&file, &path)?;
     if path.extension().is_some_and(|end| end.eq_ignore_ascii_case("onnx")) {
         for location in onnx::weight_locations(&path)? {
             pull_weights(&downloader, &file, &folder, &location)?;

@@ -1,8 +1,8 @@
 //! Secrets for instances of functions.
 
+use super::follow::sealed_in;
+use super::index::SealedSecret;
 use super::keyring::Keyring;
-use super::known::SealedSecret;
-use super::news::sealed_in;
 use super::record::record_key;
 use super::{SecretError, Secrets};
 use std::sync::Arc;

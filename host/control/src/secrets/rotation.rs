@@ -1,7 +1,7 @@
 //! Rotation of master keys: encrypts the data keys of all secrets with the node's first key.
 
+use super::follow::sealed_in;
 use super::keyring::KeyringError;
-use super::news::sealed_in;
 use super::record::{record_key, records};
 use super::{SecretError, Secrets};
 use std::sync::Arc;

@@ -32,6 +32,8 @@ pub(super) struct RemoteFile {
     pub(super) token: Option<String>,
     /// The hash that the file must have, if it is known.
     pub(super) sha256: Option<ContentHash>,
+    /// Whether the server is a hub, which states the hashes of large files.
+    pub(super) is_on_hub: bool,
 }
 
 impl RemoteFile {
@@ -70,14 +72,8 @@ impl RemoteFile {
         };
         let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
         let url = format!("{folder}/{}{query}", percent_encoded(location, true));
-        Ok(Self { url, token: self.token.clone(), sha256: None })
+        Ok(Self { url, sha256: None, ..self.clone() })
     }
-}
-
-/// A downloaded file.
-#[derive(Debug)]
-pub(super) struct PulledFile {
-    pub(super) sha256: ContentHash,
 }
 
 /// Reason why an attempt failed.
@@ -116,9 +112,9 @@ impl Downloader {
         })
     }
 
-    /// Adds the hash that a hub's server states for a large file.
+    /// Adds the hash that a hub states for a large file.
     pub(super) fn with_known_hash(&self, file: RemoteFile) -> Result<RemoteFile> {
-        if file.token.is_none() && !file.url.contains("/resolve/") {
+        if !file.is_on_hub {
             return Ok(file);
         }
         let download = self.client.head(&file.url, file.token.as_deref())?;
@@ -128,14 +124,14 @@ impl Downloader {
         Ok(RemoteFile { sha256: file.sha256.or(sha256), ..file })
     }
 
-    /// Downloads `file` to `path`, unless it is there already with the right hash. Continues an
-    /// earlier download of the same file if the server supports it.
-    pub(super) fn pull(&self, file: &RemoteFile, path: &Path) -> Result<PulledFile> {
+    /// Downloads `file` to `path`, unless it is there already with the right hash, and returns its
+    /// hash. Continues an earlier download of the same file if the server supports it.
+    pub(super) fn pull(&self, file: &RemoteFile, path: &Path) -> Result<ContentHash> {
         if let Some(expected) = file.sha256
             && let Ok(mut complete) = File::open(path)
             && hash(&mut complete).is_ok_and(|sha256| sha256 == expected)
         {
-            return Ok(PulledFile { sha256: expected });
+            return Ok(expected);
         }
         let mut part = PartialFile::open(path)?;
         let bar = self.output.received_bytes(&format!("pulling {}", part.name()));
@@ -164,7 +160,7 @@ impl Downloader {
                 .into());
         }
         part.finish()?;
-        Ok(PulledFile { sha256 })
+        Ok(sha256)
     }
 
     /// Receives the rest of a file.
@@ -367,7 +363,7 @@ mod tests {
     use super::*;
 
     fn file(url: &str) -> RemoteFile {
-        RemoteFile { url: url.into(), token: None, sha256: None }
+        RemoteFile { url: url.into(), token: None, sha256: None, is_on_hub: false }
     }
 
     #[test]

@@ -73,6 +73,7 @@ pub(super) fn resolve(wanted: &HubFile, downloader: &Downloader) -> Result<Remot
         url: format!("{endpoint}/api/models/{owner}/{name}/revision/{revision}"),
         token,
         sha256: None,
+        is_on_hub: true,
     };
     about.check_transport()?;
     let repository: Repository = downloader.read_json(&about)?;

@@ -54,7 +54,9 @@ impl ModelSource {
     /// Finds the file of the source.
     pub(super) fn resolve(&self, downloader: &Downloader) -> Result<RemoteFile> {
         match self {
-            Self::Url(url) => Ok(RemoteFile { url: url.clone(), token: None, sha256: None }),
+            Self::Url(url) => {
+                Ok(RemoteFile { url: url.clone(), token: None, sha256: None, is_on_hub: false })
+            }
             Self::Hub(file) => hub::resolve(file, downloader),
         }
     }

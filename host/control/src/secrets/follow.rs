@@ -1,6 +1,6 @@
 //! Applies changes in the datastore to the index of secrets.
 
-use super::known::SealedSecret;
+use super::index::SealedSecret;
 use super::record::{SecretRecord, owner_of, records};
 use super::{SecretError, Secrets};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Applies changes in the datastore to the index of triggers.
 
-use crate::known::{KnownTrigger, StoredState};
+use crate::index::{KnownTrigger, StoredState};
 use crate::plan::Plan;
 use crate::record::{TriggerId, TriggerKey, TriggerRecord, decode, prefix};
 use crate::{TriggerError, Triggers};
