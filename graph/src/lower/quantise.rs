@@ -9,6 +9,31 @@ use crate::GraphError;
 use crate::ir::{Binary, Instruction, NumberType, ReduceKind, Scalar, Unary, ValueId};
 use weir_types::ElementType;
 
+/// The operands of a conversion, viewed in blocks that share a scale.
+struct Blocks {
+    /// The dimensions of the converted value.
+    dims: Vec<usize>,
+    x: ValueId,
+    scale: ValueId,
+    zero: Option<ValueId>,
+}
+
+impl Blocks {
+    fn new(
+        lowering: &mut Lowering<'_>,
+        call: &LoweringCall<'_>,
+        x: ValueId,
+        scale: ValueId,
+    ) -> Result<Self, GraphError> {
+        let dims = lowering.dims(x);
+        let (split, along) = blocks(lowering, call, &dims, scale)?;
+        let x = lowering.view(call, x, split)?;
+        let scale = lowering.view(call, scale, along.clone())?;
+        let zero = zero_point(lowering, call, call.optional(2), &along)?;
+        Ok(Self { dims, x, scale, zero })
+    }
+}
+
 /// Lower `DequantizeLinear`: `(x - zero point) * scale`.
 pub(super) fn dequantize(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
@@ -21,11 +46,7 @@ pub(super) fn dequantize(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -
     if !matches!(quantised, ElementType::Uint8 | ElementType::Int8 | ElementType::Int32) {
         return Err(call.unsupported(format!("quantised elements of type {quantised} are")));
     }
-    let dims = lowering.dims(x);
-    let (split, along) = blocks(lowering, call, &dims, scale)?;
-    let x = lowering.view(call, x, split)?;
-    let scale = lowering.view(call, scale, along.clone())?;
-    let zero = zero_point(lowering, call, call.optional(2), &along)?;
+    let Blocks { dims, x, scale, zero } = Blocks::new(lowering, call, x, scale)?;
     let y = lowering.dequantized(call, x, scale, zero, made)?;
     Ok(vec![Some(lowering.view(call, y, dims)?)])
 }
@@ -39,11 +60,7 @@ pub(super) fn quantize(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> 
         (None, 0) => ElementType::Uint8,
         (None, number) => element_type(call, number)?,
     };
-    let dims = lowering.dims(x);
-    let (split, along) = blocks(lowering, call, &dims, scale)?;
-    let x = lowering.view(call, x, split)?;
-    let scale = lowering.view(call, scale, along.clone())?;
-    let zero = zero_point(lowering, call, call.optional(2), &along)?;
+    let Blocks { dims, x, scale, zero } = Blocks::new(lowering, call, x, scale)?;
     let y = lowering.quantized(call, x, scale, zero, made)?;
     Ok(vec![Some(lowering.view(call, y, dims)?)])
 }
