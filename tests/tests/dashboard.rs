@@ -7,8 +7,14 @@ use serde_json::json;
 use weir_tests::{Browser, Etcd, TestClient, TestCluster, TestNode, digits, eventually, function, model};
 use weir_types::ErrorCode;
 
-/// Deploys what the pages show: functions in versions, models, a workflow, and two asynchronous
-/// invocations that have ended.
+/// Stores a trigger.
+async fn put_trigger(node: &TestClient, name: &str, spec: serde_json::Value) {
+    let answer = node.put(&format!("/v1/triggers/{name}"), spec.to_string()).await;
+    assert_eq!(answer.status, 201, "{answer:?}");
+}
+
+/// Deploys what the pages show: functions in versions, models, a workflow with a trigger, and two
+/// asynchronous invocations that have ended.
 async fn deploy_all(node: &TestClient) {
     node.push_model("digits", 1, digits()).await;
     node.push_model("digits-prepare", 1, model("../../../examples/workflows/prepare.onnx")).await;
@@ -18,6 +24,8 @@ async fn deploy_all(node: &TestClient) {
     node.deploy_with("hello", "limits.deadline_ms=5000", function("hello")).await;
     node.deploy("hello", function("hello")).await;
     node.put("/v1/workflows/cascade", include_str!("../../examples/workflows/cascade.toml")).await.ok();
+    let daily = json!({"source": {"cron": "@daily"}, "target": {"inference": "cascade"}});
+    put_trigger(node, "nightly", daily).await;
     node.post(
         "/fn/classify-digits/",
         include_bytes!("../../functions/classify-digits/samples/7.png").as_slice(),
@@ -56,6 +64,58 @@ async fn pages_show_a_cluster_of_three_nodes() {
     let ids: Vec<String> = members.iter().map(|member| json!(member.node).to_string()).collect();
     assert_eq!(ids.len(), 3);
     browser.run("cluster", node, json!({"nodes": ids})).await;
+}
+
+#[tokio::test]
+async fn pages_manage_triggers_and_compare_a_canary() {
+    let node = TestNode::start().await;
+    let Some(browser) = Browser::find(&node).await else { return };
+    node.deploy("hello", function("hello")).await;
+    node.deploy_with("hello", "limits.deadline_ms=5000&canary=25", function("hello")).await;
+    node.deploy("dice", function("dice")).await;
+    node.deploy("gone", function("dice")).await;
+    let hello = json!({"function": "hello"});
+    let berlin = json!({"cron": "0 6 * * mon-fri", "timezone": "Europe/Berlin"});
+    put_trigger(&node, "report", json!({"source": berlin, "target": hello, "missed": "run-once"})).await;
+    let request = json!({
+        "path": "/reports?kind=daily", "headers": {"x-kind": "daily"}, "body": "{\"day\": \"yesterday\"}",
+    });
+    let paused =
+        json!({"source": {"cron": "@hourly"}, "target": hello, "request": request, "enabled": false});
+    put_trigger(&node, "paused", paused).await;
+    put_trigger(&node, "lost", json!({"source": {"every_ms": 1000}, "target": {"function": "gone"}})).await;
+    assert_eq!(node.delete("/v1/functions/gone").await.status, 204);
+    browser.run("triggers", &node, json!({})).await;
+}
+
+/// A node with two secrets, of which a function gets one.
+async fn store_secrets(node: &TestClient) {
+    for (name, value) in [("HOOK_KEY", "first"), ("UNUSED", "value")] {
+        node.put(&format!("/v1/secrets/{name}"), value).await.ok();
+    }
+    node.deploy_with("stamp", "secrets.MARK=HOOK_KEY", function("stamp")).await;
+}
+
+#[tokio::test]
+async fn pages_store_secrets_without_keeping_them() {
+    let node = TestNode::start().await;
+    let Some(browser) = Browser::find(&node).await else { return };
+    store_secrets(&node).await;
+    browser.run("secrets", &node, json!({})).await;
+}
+
+#[tokio::test]
+async fn pages_show_the_errors_of_a_key_that_only_reads() {
+    let token = "0123456789abcdef";
+    let node = TestNode::builder().tokens(&[token]).start().await;
+    let Some(browser) = Browser::find(&node).await else { return };
+    let admin = node.with_token(token);
+    store_secrets(&admin).await;
+    let daily = json!({"source": {"cron": "@daily"}, "target": {"function": "stamp"}});
+    put_trigger(&admin, "report", daily).await;
+    let key = admin.request(Method::PUT, "/v1/keys/reader").json(&json!({"scopes": ["read"]}));
+    let key: serde_json::Value = admin.send(key).await.ok().json();
+    browser.run("scopes", &node, json!({"token": key["token"]})).await;
 }
 
 #[tokio::test]

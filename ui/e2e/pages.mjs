@@ -3,70 +3,13 @@
 //   url          address of the node
 //   chromium     path of the browser
 //   screenshots  folder for the screenshots
-//   suite        `node`, `tokens`, `empty` or `cluster`
+//   suite        one of `SUITES` below
 //   nodes        with `cluster`: ids of the nodes
-//   token        with `tokens`: a token of the node
+//   token        with `tokens` and `scopes`: a token of the node
 import assert from 'node:assert/strict';
-import { mkdirSync, readFileSync } from 'node:fs';
-import { createRequire } from 'node:module';
-import { join } from 'node:path';
-import { chromium } from 'playwright-core';
-
-const config = JSON.parse(process.env.WEIR_DASHBOARD);
-const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
-const origin = new URL(config.url).origin;
-const WIDE = { width: 1280, height: 900 };
-const NARROW = { width: 360, height: 780 };
-const PATIENCE_MS = 30_000;
-mkdirSync(config.screenshots, { recursive: true });
-
-const browser = await chromium.launch({
-  executablePath: config.chromium,
-  // Containers and root have no user namespaces for the browser's own sandbox.
-  args: ['--no-sandbox', '--disable-dev-shm-usage'],
-});
-
-/** Opens a page whose requests and messages are recorded, and runs `work` with it. */
-async function open(scheme, viewport, work) {
-  const context = await browser.newContext({ colorScheme: scheme, viewport, reducedMotion: 'reduce' });
-  const page = await context.newPage();
-  page.setDefaultTimeout(PATIENCE_MS);
-  const foreign = [];
-  const messages = [];
-  context.on('request', (request) => {
-    if (new URL(request.url()).origin !== origin) foreign.push(request.url());
-  });
-  page.on('console', (message) => {
-    // The browser reports each response with an error status, which some calls below ask for.
-    if (message.type() === 'error' && !message.text().startsWith('Failed to load resource')) messages.push(message.text());
-  });
-  page.on('pageerror', (error) => messages.push(String(error)));
-  await work(page, context);
-  assert.deepEqual(foreign, [], 'requests left the node');
-  assert.deepEqual(messages, [], 'the browser reported errors');
-  await context.close();
-}
-
-/** Opens the page at a fragment and waits for its heading. */
-async function visit(page, fragment, heading) {
-  await page.goto(`${config.url}/ui#/${fragment}`);
-  await page.getByRole('heading', { level: 1, name: heading }).waitFor();
-}
-
-/** Takes a screenshot, and checks the accessibility and the width of the page. */
-async function inspect(page, name) {
-  await page.screenshot({ path: join(config.screenshots, `${name}.png`), fullPage: true });
-  await page.evaluate(axe);
-  const { violations } = await page.evaluate(() => globalThis.axe.run());
-  const serious = violations
-    .filter(({ impact }) => impact === 'serious' || impact === 'critical')
-    .map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).slice(0, 3).join(' | ')}`);
-  assert.deepEqual(serious, [], `${name} has accessibility violations`);
-  const excess = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
-  assert.ok(excess <= 0, `${name} is ${excess} px wider than the window`);
-}
-
-const card = (page, name) => page.getByRole('region', { name, exact: true });
+import { NARROW, WIDE, browser, card, config, inspect, inspectAll, open, visit } from './browser.mjs';
+import * as secrets from './secrets.mjs';
+import * as triggers from './triggers.mjs';
 
 /** Usage of this node. In a cluster, all calls may have run on other nodes. */
 function usageOf(page) {
@@ -74,7 +17,7 @@ function usageOf(page) {
   return config.suite === 'cluster' ? used.or(page.getByText('No device of this node was used yet')) : used;
 }
 
-/** All pages of a node with functions, models, a workflow and invocations. */
+/** Pages of a node with functions, models, a workflow, a trigger of the workflow, and invocations. */
 const PAGES = [
   ['overview', 'overview', 'Overview', (page) => card(page, 'This node').getByText('ready', { exact: true })],
   ['functions', 'functions', 'Functions', (page) => page.getByRole('link', { name: 'classify-digits' })],
@@ -83,24 +26,13 @@ const PAGES = [
   ['model', 'models/digits', 'digits', (page) => card(page, 'Devices of this node').getByText('Memory')],
   ['workflows', 'workflows', 'Workflows', (page) => page.getByRole('link', { name: 'cascade' })],
   ['workflow', 'workflows/cascade', 'cascade', (page) => page.getByRole('img', { name: /Graph of 4 steps/ })],
+  ['triggers', 'triggers', 'Triggers', (page) => page.locator('a[href="#/workflows/cascade"]')],
   ['invocations', 'invocations', 'Invocations', (page) => page.getByText('done', { exact: true }).nth(1)],
   ['events', 'events', 'Events', (page) => card(page, 'Latest events').getByText('deployed', { exact: true }).nth(1)],
   ['usage', 'usage', 'Usage', usageOf],
 ];
 
-async function everyPage() {
-  for (const scheme of ['light', 'dark']) {
-    for (const [size, viewport] of [['wide', WIDE], ['narrow', NARROW]]) {
-      await open(scheme, viewport, async (page) => {
-        for (const [name, fragment, heading, content] of PAGES) {
-          await visit(page, fragment, heading);
-          await content(page).first().waitFor();
-          await inspect(page, `${name}-${scheme}-${size}`);
-        }
-      });
-    }
-  }
-}
+const everyPage = () => inspectAll(PAGES);
 
 async function chartsFollowTheTraffic() {
   await open('light', WIDE, async (page) => {
@@ -272,7 +204,9 @@ async function empty() {
       ['functions', 'Functions', 'weir new greet'],
       ['models', 'Models', 'weir models push'],
       ['workflows', 'Workflows', 'weir workflows deploy'],
+      ['triggers', 'Triggers', 'weir triggers create'],
       ['invocations', 'Invocations', 'prefer: respond-async'],
+      ['secrets', 'Secrets', 'weir secrets set'],
       ['usage', 'Usage', 'weir models push'],
     ]) {
       await visit(page, fragment, heading);
@@ -310,6 +244,9 @@ const SUITES = {
     keyboardAndColours,
     versionsAreRolledBack,
   ],
+  triggers: [triggers.pagesShowTriggers, triggers.triggersAreManaged, triggers.requestsAreSentByHand, triggers.canaryIsCompared],
+  secrets: [secrets.pagesShowSecrets, secrets.valuesAreSet, secrets.fileIsStored, secrets.secretsAreDeleted],
+  scopes: [secrets.errorsOfScopesAreShown],
   tokens: [tokens],
   empty: [empty],
   cluster: [cluster, functionsAreCalled],

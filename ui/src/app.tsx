@@ -12,6 +12,9 @@ import { ModelPage } from './pages/model';
 import { ModelsPage } from './pages/models';
 import { OverviewPage } from './pages/overview';
 import { RequestPage } from './pages/request';
+import { SecretsPage } from './pages/secrets';
+import { TriggerPage } from './pages/trigger';
+import { TriggersPage } from './pages/triggers';
 import { UsagePage } from './pages/usage';
 import { WorkflowPage } from './pages/workflow';
 import { WorkflowsPage } from './pages/workflows';
@@ -20,7 +23,17 @@ import { ThemeSwitch } from './parts/theme';
 import { type Route, link, useRoute } from './router';
 import type { Status } from './types';
 
-const SECTIONS = ['overview', 'functions', 'models', 'workflows', 'invocations', 'events', 'usage'] as const;
+const SECTIONS = [
+  'overview',
+  'functions',
+  'models',
+  'workflows',
+  'triggers',
+  'invocations',
+  'secrets',
+  'events',
+  'usage',
+] as const;
 
 /** Sections whose pages belong to another entry of the navigation. */
 const WITHIN: Record<string, string> = { 'kernel-graphs': 'models', requests: 'invocations' };
@@ -95,6 +108,10 @@ function Content({ route, status }: { route: Route; status: Status }) {
       return name === undefined ? <ModelsPage /> : <ModelPage key={name} collection={section} name={name} />;
     case 'workflows':
       return name === undefined ? <WorkflowsPage /> : <WorkflowPage key={name} name={name} />;
+    case 'triggers':
+      return name === undefined ? <TriggersPage /> : <TriggerPage key={name} name={name} />;
+    case 'secrets':
+      return <SecretsPage />;
     case 'invocations':
       return name === undefined ? <InvocationsPage /> : <InvocationPage key={name} id={name} />;
     case 'requests':

@@ -46,6 +46,8 @@ export interface Status {
 
 export interface FunctionManifest {
   models?: string[];
+  /** By environment variable. */
+  secrets?: Record<string, string>;
   outbound_hosts?: string[];
   objects?: { read?: string[]; write?: string[] };
   idempotent?: boolean;
@@ -74,6 +76,20 @@ export interface Canary {
   percent: number;
   started_at_ms: number;
   promote_after_ms?: number;
+}
+
+export interface VersionCalls {
+  calls: number;
+  failed: number;
+  p95_ms?: number;
+}
+
+export interface CanaryReport extends Canary {
+  active: number;
+  canary_calls: VersionCalls;
+  active_calls: VersionCalls;
+  waits_for?: string;
+  unreachable?: number[];
 }
 
 export type DeployedFunction = FunctionVersion & { versions: number[]; canary?: Canary };
@@ -192,6 +208,67 @@ export interface Invocation {
 export interface InvocationPage {
   invocations: Invocation[];
   next: string | null;
+}
+
+export interface TriggerSource {
+  cron?: string;
+  timezone?: string;
+  every_ms?: number;
+}
+
+export interface TriggerTarget {
+  function?: string;
+  inference?: string;
+  version?: number;
+}
+
+export interface TriggerSpec {
+  source: TriggerSource;
+  target: TriggerTarget;
+  request: {
+    method: string;
+    path: string;
+    headers?: Record<string, string>;
+    body?: string;
+    body_base64?: string;
+  };
+  enabled: boolean;
+  missed: 'skip' | 'run-once';
+  missed_age_ms_max: number;
+  overlap: 'allow' | 'skip';
+}
+
+export type TickOutcome = 'fired' | 'overlapped' | 'missed' | 'failed';
+
+export interface TriggerTick {
+  scheduled_at_ms?: number;
+  at_ms: number;
+  outcome: TickOutcome;
+  invocation?: string;
+  status?: InvocationStatus;
+  error?: string;
+}
+
+export interface Trigger {
+  name: string;
+  spec: TriggerSpec;
+  created_at_ms: number;
+  changed_at_ms: number;
+  next_at_ms: number[];
+  last?: TriggerTick;
+  ticks: Record<TickOutcome, number>;
+  error?: string;
+}
+
+export interface Secret {
+  name: string;
+  version: number;
+  value_bytes: number;
+  created_at_ms: number;
+  updated_at_ms: number;
+  key_id: string;
+  usable: boolean;
+  functions: string[];
 }
 
 export interface DeviceId {

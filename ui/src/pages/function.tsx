@@ -2,10 +2,12 @@ import { postJson } from '../api';
 import { bytes, number, time } from '../format';
 import { useJson, useLoad } from '../hooks';
 import { CallForm } from '../parts/call';
+import { CanaryCard } from '../parts/canary';
 import { Distribution } from '../parts/distribution';
 import { InferenceForm } from '../parts/inference';
 import { Logs } from '../parts/logs';
 import { scrape } from '../parts/rates';
+import { TriggersOf } from '../parts/triggers';
 import { Badge, Card, ConfirmedButton, ErrorBox, Facts, Loading, Page, Table } from '../parts/ui';
 import { sumBy } from '../prometheus';
 import { link } from '../router';
@@ -33,6 +35,7 @@ export function FunctionPage({ name }: { name: string }) {
           ]}
         />
       </Card>
+      {value.canary !== undefined && <CanaryCard path={path} canary={value.canary} />}
       <Card title="Call">
         {value.kind === 'tensor' ? <InferenceForm name={name} inputs={[]} /> : <CallForm name={name} />}
       </Card>
@@ -41,6 +44,7 @@ export function FunctionPage({ name }: { name: string }) {
         <Logs path={path} />
       </Card>
       <Versions path={path} active={value.version} canary={value.canary} onChange={reload} />
+      <TriggersOf name={name} />
       <Grants manifest={value.manifest} />
     </Page>
   );
@@ -95,31 +99,33 @@ function Versions(props: { path: string; active: number; canary?: Canary | undef
             <td class="number">{time(deployed_at_ms)}</td>
             <td class="number">{bytes(component_bytes)}</td>
             <td>
-              {version === props.active && <Badge kind="good">active</Badge>}
-              {version === props.active && props.canary !== undefined && (
-                <ConfirmedButton
-                  label={`End canary ${props.canary.version}`}
-                  question={`Send all calls to version ${version}?`}
-                  action={() => change('rollback', {})}
-                />
-              )}
-              {version === props.canary?.version && (
-                <>
-                  <Badge kind="busy">{`canary, ${props.canary.percent} %`}</Badge>
+              <div class="actions">
+                {version === props.active && <Badge kind="good">active</Badge>}
+                {version === props.active && props.canary !== undefined && (
                   <ConfirmedButton
-                    label={`Promote version ${version}`}
+                    label={`End canary ${props.canary.version}`}
                     question={`Send all calls to version ${version}?`}
-                    action={() => change('promote', {})}
+                    action={() => change('rollback', {})}
                   />
-                </>
-              )}
-              {version !== props.active && version !== props.canary?.version && (
-                <ConfirmedButton
-                  label={`Activate version ${version}`}
-                  question={`Send all calls to version ${version}?`}
-                  action={() => change('rollback', { version })}
-                />
-              )}
+                )}
+                {version === props.canary?.version && (
+                  <>
+                    <Badge kind="busy">{`canary, ${props.canary.percent} %`}</Badge>
+                    <ConfirmedButton
+                      label={`Promote version ${version}`}
+                      question={`Send all calls to version ${version}?`}
+                      action={() => change('promote', {})}
+                    />
+                  </>
+                )}
+                {version !== props.active && version !== props.canary?.version && (
+                  <ConfirmedButton
+                    label={`Activate version ${version}`}
+                    question={`Send all calls to version ${version}?`}
+                    action={() => change('rollback', { version })}
+                  />
+                )}
+              </div>
             </td>
           </tr>
         ))}
@@ -130,6 +136,7 @@ function Versions(props: { path: string; active: number; canary?: Canary | undef
 
 function Grants({ manifest }: { manifest: FunctionManifest }) {
   const models = manifest.models ?? [];
+  const secrets = Object.entries(manifest.secrets ?? {});
   const limits = Object.entries(manifest.limits ?? {}).sort(([one], [other]) => one.localeCompare(other));
   return (
     <Card title="Grants and limits">
@@ -142,6 +149,16 @@ function Grants({ manifest }: { manifest: FunctionManifest }) {
               : models.map((model) => (
                   <a key={model} class="chip mono" href={link('models', model.split(':')[0] ?? model)}>
                     {model}
+                  </a>
+                )),
+          ],
+          [
+            'Secrets',
+            secrets.length === 0
+              ? 'none'
+              : secrets.map(([variable, secret]) => (
+                  <a key={variable} class="chip mono" href={link('secrets')}>
+                    {variable === secret ? secret : `${variable} = ${secret}`}
                   </a>
                 )),
           ],

@@ -61,7 +61,7 @@ export function InvocationsPage() {
               No asynchronous invocation is known. A call with this header runs later, with retries:
             </Empty>
           ))}
-        {value !== undefined && value.invocations.length > 0 && <List invocations={value.invocations} reload={reload} />}
+        {value !== undefined && value.invocations.length > 0 && <InvocationList invocations={value.invocations} reload={reload} />}
         <p>
           {after.length > 0 && (
             <button type="button" onClick={() => setAfter(after.slice(0, -1))}>
@@ -128,7 +128,7 @@ export function Actions({ invocation, reload }: { invocation: Invocation; reload
   }
 }
 
-function List({ invocations, reload }: { invocations: Invocation[]; reload: () => void }) {
+export function InvocationList({ invocations, reload }: { invocations: Invocation[]; reload: () => void }) {
   return (
     <Table label="Asynchronous invocations" head={['Id', 'Of', 'Status', 'Attempts', 'Accepted', 'Result', 'Action']}>
       {invocations.map((one) => (

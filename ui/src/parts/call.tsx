@@ -1,10 +1,12 @@
 // The form that calls an HTTP function.
 
 import { useState } from 'preact/hooks';
+import { parseHeaders } from '../headers';
+import { asError } from '../hooks';
 import { AnswerView, useCall } from './answer';
 import { ErrorBox } from './ui';
 
-const METHODS = ['GET', 'POST', 'PUT', 'PATCH', 'DELETE'];
+export const METHODS = ['GET', 'POST', 'PUT', 'PATCH', 'DELETE'];
 
 export function CallForm({ name }: { name: string }) {
   const [method, setMethod] = useState('GET');
@@ -22,8 +24,8 @@ export function CallForm({ name }: { name: string }) {
     try {
       parseHeaders(headers).forEach(([key, value]) => given.append(key, value));
       setWrong(undefined);
-    } catch {
-      return setWrong(new Error('A line of the headers is not NAME: VALUE.'));
+    } catch (thrown) {
+      return setWrong(asError(thrown));
     }
     if (isLater) given.set('prefer', 'respond-async');
     void call(target, { method, headers: given, ...(hasBody ? { body: file ?? text } : {}) });
@@ -89,15 +91,4 @@ export function CallForm({ name }: { name: string }) {
       <AnswerView answer={answer} error={error} />
     </form>
   );
-}
-
-function parseHeaders(text: string): [string, string][] {
-  const lines = text.split('\n').map((line) => line.trim());
-  return lines
-    .filter((line) => line !== '')
-    .map((line) => {
-      const colon = line.indexOf(':');
-      if (colon < 1) throw new TypeError(line);
-      return [line.slice(0, colon).trim(), line.slice(colon + 1).trim()];
-    });
 }

@@ -1,7 +1,7 @@
 // Small parts of all pages.
 
 import type { ComponentChildren } from 'preact';
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useEffect, useId, useRef, useState } from 'preact/hooks';
 import { ApiError } from '../api';
 import { asError } from '../hooks';
 import { link } from '../router';
@@ -140,10 +140,23 @@ export function Badge(props: { kind: 'good' | 'bad' | 'busy' | 'plain'; children
   return <span class={`badge ${props.kind}`}>{props.children}</span>;
 }
 
-/** Button whose action needs a second click. Shows the error of the action. */
-export function ConfirmedButton(props: { label: string; question: string; action: () => Promise<void> }) {
+/**
+ * Button whose action needs a second click. Shows the error of the action. `name` is the object of the
+ * action, for screen readers where several buttons have the same label.
+ */
+export function ConfirmedButton(props: { label: string; name?: string; question: string; action: () => Promise<void> }) {
   const [state, setState] = useState<'idle' | 'asking' | 'running'>('idle');
   const [error, setError] = useState<Error>();
+  const no = useRef<HTMLButtonElement>(null);
+  const first = useRef<HTMLButtonElement>(null);
+  const wasAsked = useRef(false);
+  const question = useId();
+  // The buttons replace each other, and the focus follows them, unless it is elsewhere.
+  useEffect(() => {
+    if (state === 'asking') no.current?.focus();
+    else if (wasAsked.current && document.activeElement === document.body) first.current?.focus();
+    wasAsked.current = state !== 'idle';
+  }, [state]);
   const run = async (): Promise<void> => {
     setState('running');
     setError(undefined);
@@ -158,16 +171,25 @@ export function ConfirmedButton(props: { label: string; question: string; action
     <span class="confirmed">
       {state === 'asking' ? (
         <>
-          <span>{props.question}</span>
-          <button type="button" class="primary" onClick={() => void run()}>
+          <span id={question}>{props.question}</span>
+          <button type="button" class="primary" aria-describedby={question} onClick={() => void run()}>
             Yes
           </button>
-          <button type="button" onClick={() => setState('idle')}>
+          <button type="button" aria-describedby={question} ref={no} onClick={() => setState('idle')}>
             No
           </button>
         </>
       ) : (
-        <button type="button" disabled={state === 'running'} onClick={() => setState('asking')}>
+        <button
+          type="button"
+          ref={first}
+          disabled={state === 'running'}
+          aria-label={props.name === undefined ? undefined : `${props.label} ${props.name}`}
+          onClick={() => {
+            setError(undefined);
+            setState('asking');
+          }}
+        >
           {props.label}
         </button>
       )}
