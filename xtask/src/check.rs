@@ -9,6 +9,7 @@ mod source;
 mod statements;
 
 use crate::bindings;
+use crate::kernels;
 use crate::process;
 use crate::repo::Repo;
 use anyhow::{Result, bail};
@@ -45,6 +46,7 @@ pub(crate) fn run(repo: &Repo, args: &CheckArgs) -> Result<()> {
     functions.env_remove("CARGO_TARGET_DIR").args(clippy).args(["--", "-D", "warnings"]);
     process::run(&mut functions)?;
     bindings::check(repo)?;
+    kernels::compare(repo, &[])?;
     let mut book = Command::new("mdbook");
     book.arg("build").current_dir(repo.root());
     optional("mdbook", &mut book, "the documentation was not built")?;

@@ -3,9 +3,11 @@
 mod other;
 mod rust;
 
+use crate::parallel;
 use crate::repo::Repo;
 use crate::setup;
 use anyhow::{Context as _, Result, bail};
+use other::CompilerFolders;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use weir_provision::Toolchain;
@@ -44,12 +46,12 @@ pub(crate) fn run(repo: &Repo, args: &BuildFunctionsArgs) -> Result<()> {
         built.extend(rust::build(repo, &toolchain, if everything { &[] } else { &wanted.rust })?);
     }
     if !wanted.other.is_empty() {
-        let programs = setup::python(repo)?;
-        for name in &wanted.other {
-            if let Some(component) = other::build(repo, name, &programs)? {
-                built.insert(name.clone(), component);
-            }
-        }
+        let compilers = CompilerFolders::install(repo, &wanted.other)?;
+        // Most of their compilers use one processor.
+        let components = parallel::all(&wanted.other, parallel::processors(), |name| {
+            Ok(other::build(repo, name, &compilers)?.map(|component| (name.clone(), component)))
+        })?;
+        built.extend(components.into_iter().flatten());
     }
     let folder = repo.built_functions();
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;

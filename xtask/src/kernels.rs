@@ -11,6 +11,7 @@ mod leftovers;
 mod log;
 mod nvrtc;
 mod ptxas;
+mod record;
 mod resources;
 mod sources;
 
@@ -18,9 +19,10 @@ use crate::parallel;
 use crate::repo::Repo;
 use crate::setup;
 use anyhow::{Context as _, Result, ensure};
-use cubin::CheckStamp;
 use log::KernelUsage;
+use nvrtc::NvrtcLibrary;
 use ptxas::Ptxas;
+use record::{CompilationRecord, Digests, digest};
 use resources::ResourceTable;
 use sources::Sources;
 use std::path::{Path, PathBuf};
@@ -40,7 +42,7 @@ const CUBIN_BYTES_MAX: u64 = 6 << 20;
 /// Compile the kernels to the checked-in PTX and machine code, after a change of `kernels/cuda/`
 #[derive(Debug, clap::Args)]
 pub(crate) struct KernelsArgs {
-    /// Only compare the checked-in PTX, machine code and table of resources with the sources
+    /// Compile, but only compare the results with the checked-in files
     #[arg(long)]
     check: bool,
     /// Files of `kernels/cuda/`, by name without the extension [default: all]
@@ -49,63 +51,84 @@ pub(crate) struct KernelsArgs {
 
 pub(crate) fn run(repo: &Repo, args: &KernelsArgs) -> Result<()> {
     if args.check {
-        return check(repo, &args.modules);
+        return compare(repo, &args.modules);
     }
     let kernels = Kernels::open(repo, &args.modules)?;
-    kernels.compile()?;
-    kernels.assemble()
+    let compilers = Compilers::open(repo)?;
+    kernels.compile(&compilers.nvrtc)?;
+    kernels.assemble(&compilers.ptxas)?;
+    kernels.record()
 }
 
-/// Fails if the PTX, the machine code or the table of resources differs from the sources' output.
-/// Without a choice of modules, also fails if there are files of modules without a source.
-pub(crate) fn check(repo: &Repo, modules: &[String]) -> Result<()> {
+/// Compiles all kernels, and fails if the PTX, the machine code or the table of resources differs
+/// from the result. Takes minutes of processor time.
+pub(crate) fn compare(repo: &Repo, modules: &[String]) -> Result<()> {
     let kernels = Kernels::open(repo, modules)?;
-    if modules.is_empty() {
-        kernels.check_leftovers()?;
-    }
-    kernels.check_ptx()?;
-    kernels.check_cubins()
+    let compilers = Compilers::open(repo)?;
+    kernels.compare_ptx(&compilers.nvrtc)?;
+    kernels.compare_cubins(&compilers.ptxas)?;
+    kernels.check()
 }
 
-/// Kernel sources with their compiler and assembler.
+/// Fails if a source, a compiler's version, the PTX, the machine code or the table of resources
+/// changed since the last `cargo xtask kernels`, or a file has no kernel. Compiles nothing.
+pub(crate) fn check(repo: &Repo) -> Result<()> {
+    Kernels::open(repo, &[])?.check()
+}
+
+/// Installs the compilers. Returns the folder of their Python environment.
+pub(crate) fn install(repo: &Repo) -> Result<PathBuf> {
+    let programs = setup::environment(repo, "nvrtc", &repo.root().join("kernels/requirements.txt"))?;
+    Ok(programs.parent().unwrap_or(&programs).to_owned())
+}
+
+struct Compilers {
+    nvrtc: NvrtcLibrary,
+    ptxas: Ptxas,
+}
+
+impl Compilers {
+    fn open(repo: &Repo) -> Result<Self> {
+        let environment = install(repo)?;
+        Ok(Self { nvrtc: NvrtcLibrary::open(&environment)?, ptxas: Ptxas::find(&environment)? })
+    }
+}
+
+/// Kernel sources and the files compiled from them.
 struct Kernels {
     sources: Sources,
-    ptxas: Ptxas,
     folder: PathBuf,
-    /// Folder of stamps for the pairs of module and architecture that passed the check.
-    stamps: PathBuf,
+    /// Whether these are all modules.
+    is_all: bool,
 }
 
 impl Kernels {
     /// Opens the modules in `only`, or all modules if it is empty.
     fn open(repo: &Repo, only: &[String]) -> Result<Self> {
         let folder = repo.root().join("kernels");
-        let programs = setup::environment(repo, "nvrtc", &folder.join("requirements.txt"))?;
-        let environment = programs.parent().unwrap_or(&programs);
-        let stamps = repo.root().join("target/kernels");
-        for folder in [&folder.join("ptx"), &folder.join("cubin"), &stamps] {
-            std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        for folder in [folder.join("ptx"), folder.join("cubin")] {
+            std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         }
-        let sources = Sources::open(&folder.join("cuda"), environment, only)?;
-        Ok(Self { sources, ptxas: Ptxas::find(environment)?, folder, stamps })
+        let sources = Sources::open(&folder.join("cuda"), only)?;
+        Ok(Self { sources, folder, is_all: only.is_empty() })
     }
 
     /// Writes the PTX.
-    fn compile(&self) -> Result<()> {
+    fn compile(&self, nvrtc: &NvrtcLibrary) -> Result<()> {
         let made = self.each(&FAMILIES, |module, family| {
-            let ptx = self.sources.compile(module, family)?;
-            write(&self.ptx_of(module, family), ptx.as_bytes())
+            let ptx = self.sources.compile(nvrtc, module, family)?;
+            write(&self.folder.join(ptx_file(module, family)), ptx.as_bytes())
         })?;
         println!("{} files of PTX, {} bytes", made.len(), made.iter().sum::<u64>());
         Ok(())
     }
 
     /// Writes the machine code and the table of resources.
-    fn assemble(&self) -> Result<()> {
+    fn assemble(&self, ptxas: &Ptxas) -> Result<()> {
         let made = self.each(&ARCHITECTURES, |module, architecture| {
-            let assembled = self.ptxas.assemble(&self.ptx_for(module, architecture)?, architecture)?;
+            let assembled = ptxas.assemble(&self.ptx_for(module, architecture)?, architecture)?;
             let packed = cubin::pack(&assembled.cubin)?;
-            let bytes = write(&self.cubin_of(module, architecture), &packed)?;
+            let bytes = write(&self.folder.join(cubin_file(module, architecture)), &packed)?;
             Ok((module.to_owned(), architecture, assembled.usages, bytes))
         })?;
         let mut resources = ResourceTable::read_or_default(&self.table())?;
@@ -119,52 +142,114 @@ impl Kernels {
         Ok(())
     }
 
-    fn check_leftovers(&self) -> Result<()> {
-        let name = |file: &Path| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let ptx = self.pairs(&FAMILIES).map(|(module, family)| name(&self.ptx_of(module, family)));
-        leftovers::check(&self.folder.join("ptx"), &ptx.collect())?;
-        let cubins = self.pairs(&ARCHITECTURES);
-        let cubins = cubins.map(|(module, architecture)| name(&self.cubin_of(module, architecture)));
-        leftovers::check(&self.folder.join("cubin"), &cubins.collect())
-    }
-
-    fn check_ptx(&self) -> Result<()> {
-        let bytes = self.each(&FAMILIES, |module, family| {
-            let file = self.ptx_of(module, family);
-            let found = self.ptx(module, family)?;
-            let same = sources::code(&found) == self.sources.compile(module, family)?;
-            ensure!(same, "{} is not what its source makes: run `cargo xtask kernels`", file.display());
-            Ok(found.len() as u64)
-        })?;
-        let bytes = bytes.iter().sum::<u64>();
-        ensure!(bytes <= PTX_BYTES_MAX, "all PTX together has {bytes} bytes, over {PTX_BYTES_MAX}");
-        println!("PTX is up to date");
+    /// Records what the files of these modules were compiled from.
+    fn record(&self) -> Result<()> {
+        let digests = self.digests()?;
+        let mut record = CompilationRecord::read_or_default(&self.record_file())?;
+        if self.is_all {
+            record.retain(|file| digests.iter().any(|(digested, _)| digested == file));
+        }
+        for (file, digests) in digests {
+            record.set(file, digests);
+        }
+        write(&self.record_file(), record.to_string().as_bytes())?;
         Ok(())
     }
 
-    fn check_cubins(&self) -> Result<()> {
+    /// Compares the sources, the files and the sizes with the record and the limits.
+    fn check(&self) -> Result<()> {
+        if self.is_all {
+            self.check_leftovers()?;
+        }
+        let record = CompilationRecord::read(&self.record_file())?;
+        let digests = self.digests()?;
+        let failed: Vec<String> = digests
+            .iter()
+            .filter_map(|(file, found)| Some(record.check(file, found).err()?.to_string()))
+            .collect();
+        ensure!(failed.is_empty(), "{}", failed.join("\n"));
+        self.check_size("PTX", &FAMILIES, ptx_file, PTX_BYTES_MAX)?;
+        self.check_size("machine code", &ARCHITECTURES, cubin_file, CUBIN_BYTES_MAX)?;
+        println!("{} compiled files of kernels are up to date", digests.len());
+        Ok(())
+    }
+
+    /// Digests of all compiled files and their inputs.
+    fn digests(&self) -> Result<Vec<(String, Digests)>> {
+        let tools = tool_versions();
+        let mut digests = Vec::new();
+        for (module, family) in self.pairs(&FAMILIES) {
+            let inputs = self.sources.digest(module, family, &tools)?;
+            let output = digest([self.ptx(module, family)?.as_bytes()]);
+            digests.push((ptx_file(module, family), Digests { inputs, output }));
+        }
         let resources = ResourceTable::read(&self.table())?;
-        let checked = self.each(&ARCHITECTURES, |module, architecture| {
+        for (module, architecture) in self.pairs(&ARCHITECTURES) {
             let ptx = self.ptx_for(module, architecture)?;
-            let file = self.cubin_of(module, architecture);
-            let packed = std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
-            let listed = resources.get(module, architecture);
-            let stamp = CheckStamp::new(&self.stamps, module, architecture, (&ptx, &packed, &listed));
-            if !stamp.is_current() {
-                let assembled = self.ptxas.assemble(&ptx, architecture)?;
-                let same = cubin::unpack(&packed)? == assembled.cubin;
-                ensure!(same, "{} is not what its PTX makes: run `cargo xtask kernels`", file.display());
-                ensure!(
-                    listed == KernelUsage::sorted(assembled.usages),
-                    "kernels/resources.tsv says something else of {module} on sm_{architecture} than ptxas: run `cargo xtask kernels`"
-                );
-                stamp.write()?;
-            }
-            Ok((packed.len() as u64, listed.len()))
+            let inputs = digest([tools.as_str(), &architecture.to_string(), &ptx].map(str::as_bytes));
+            let usages = format!("{:?}", resources.get(module, architecture));
+            let output = digest([&self.packed_cubin(module, architecture)?[..], usages.as_bytes()]);
+            digests.push((cubin_file(module, architecture), Digests { inputs, output }));
+        }
+        Ok(digests)
+    }
+
+    fn check_size(
+        &self,
+        what: &str,
+        targets: &[u32],
+        file: impl Fn(&str, u32) -> String,
+        bytes_max: u64,
+    ) -> Result<()> {
+        let sizes = self.pairs(targets).map(|(module, target)| {
+            let file = self.folder.join(file(module, target));
+            let size = file.metadata().map(|metadata| metadata.len());
+            size.with_context(|| format!("cannot look at {}", file.display()))
+        });
+        let bytes = sizes.sum::<Result<u64>>()?;
+        ensure!(bytes <= bytes_max, "all {what} together has {bytes} bytes, over {bytes_max}");
+        Ok(())
+    }
+
+    fn check_leftovers(&self) -> Result<()> {
+        let ptx = self.pairs(&FAMILIES).map(|(module, family)| ptx_file(module, family));
+        let cubins =
+            self.pairs(&ARCHITECTURES).map(|(module, architecture)| cubin_file(module, architecture));
+        let names = |files: &mut dyn Iterator<Item = String>| {
+            files.filter_map(|file| Some(file.split_once('/')?.1.to_owned())).collect()
+        };
+        leftovers::check(&self.folder.join("ptx"), &names(&mut ptx.into_iter()))?;
+        leftovers::check(&self.folder.join("cubin"), &names(&mut cubins.into_iter()))
+    }
+
+    fn compare_ptx(&self, nvrtc: &NvrtcLibrary) -> Result<()> {
+        self.each(&FAMILIES, |module, family| {
+            let same =
+                sources::code(&self.ptx(module, family)?) == self.sources.compile(nvrtc, module, family)?;
+            let file = ptx_file(module, family);
+            ensure!(same, "kernels/{file} is not what its source makes: run `cargo xtask kernels`");
+            Ok(())
         })?;
-        let (bytes, kernels) = checked.iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-        ensure!(bytes <= CUBIN_BYTES_MAX, "all machine code has {bytes} bytes, over {CUBIN_BYTES_MAX}");
-        println!("{} files of machine code with {kernels} kernels are up to date", checked.len());
+        println!("PTX is what its sources make");
+        Ok(())
+    }
+
+    fn compare_cubins(&self, ptxas: &Ptxas) -> Result<()> {
+        let resources = ResourceTable::read(&self.table())?;
+        let compared = self.each(&ARCHITECTURES, |module, architecture| {
+            let assembled = ptxas.assemble(&self.ptx_for(module, architecture)?, architecture)?;
+            let same = cubin::unpack(&self.packed_cubin(module, architecture)?)? == assembled.cubin;
+            let file = cubin_file(module, architecture);
+            ensure!(same, "kernels/{file} is not what its PTX makes: run `cargo xtask kernels`");
+            let usages = KernelUsage::sorted(assembled.usages);
+            ensure!(
+                resources.get(module, architecture) == usages,
+                "kernels/resources.tsv says something else of {module} on sm_{architecture} than ptxas: run `cargo xtask kernels`"
+            );
+            Ok(usages.len())
+        })?;
+        let kernels = compared.iter().sum::<usize>();
+        println!("{} files of machine code with {kernels} kernels are what their PTX makes", compared.len());
         Ok(())
     }
 
@@ -182,20 +267,21 @@ impl Kernels {
         pairs.filter(|(module, target)| sources::is_for(module, *target))
     }
 
-    fn ptx_of(&self, module: &str, family: u32) -> PathBuf {
-        self.folder.join(format!("ptx/{module}_{family}.ptx"))
-    }
-
-    fn cubin_of(&self, module: &str, architecture: u32) -> PathBuf {
-        self.folder.join(format!("cubin/{module}_{architecture}.cubin.xz"))
-    }
-
     fn table(&self) -> PathBuf {
         self.folder.join("resources.tsv")
     }
 
+    fn record_file(&self) -> PathBuf {
+        self.folder.join("compiled.tsv")
+    }
+
+    fn packed_cubin(&self, module: &str, architecture: u32) -> Result<Vec<u8>> {
+        let file = self.folder.join(cubin_file(module, architecture));
+        std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))
+    }
+
     fn ptx(&self, module: &str, family: u32) -> Result<String> {
-        let file = self.ptx_of(module, family);
+        let file = self.folder.join(ptx_file(module, family));
         std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))
     }
 
@@ -204,6 +290,23 @@ impl Kernels {
         let family = FAMILIES.into_iter().rfind(|family| *family <= architecture);
         self.ptx(module, family.context("no PTX is old enough for this architecture")?)
     }
+}
+
+/// File of a module's PTX, relative to `kernels/`.
+fn ptx_file(module: &str, family: u32) -> String {
+    format!("ptx/{module}_{family}.ptx")
+}
+
+/// File of a module's machine code, relative to `kernels/`.
+fn cubin_file(module: &str, architecture: u32) -> String {
+    format!("cubin/{module}_{architecture}.cubin.xz")
+}
+
+/// The pinned versions of the compiler and the assembler, a line each.
+fn tool_versions() -> String {
+    let lines = include_str!("../../kernels/requirements.txt").lines();
+    let pins = lines.filter(|line| !line.starts_with('#')).filter_map(|line| line.split_whitespace().next());
+    pins.filter(|pin| pin.contains("==")).fold(String::new(), |pins, pin| pins + pin + "\n")
 }
 
 /// Writes a file, and returns its length.

@@ -2,6 +2,7 @@
 
 mod packages;
 
+use crate::parallel;
 use crate::prerequisites;
 use crate::process;
 use crate::repo::Repo;
@@ -21,13 +22,22 @@ pub(crate) struct SetupArgs {}
 
 pub(crate) fn run(repo: &Repo, _args: &SetupArgs) -> Result<()> {
     prerequisites::check()?;
-    toolchain(repo)?;
-    onnxruntime(repo)?;
-    python(repo)?;
-    clients(repo)?;
-    node_modules(&repo.functions())?;
-    compiler()?;
-    etcd();
+    // Most of the time, an installation waits for the network.
+    type Installation = fn(&Repo) -> Result<()>;
+    let installations: [Installation; 5] = [
+        |repo| clients(repo).map(drop),
+        |repo| python(repo).map(drop),
+        |repo| node_modules(&repo.functions()).map(drop),
+        |repo| onnxruntime(repo).map(drop),
+        // One after the other: apt locks its database.
+        |repo| {
+            toolchain(repo)?;
+            compiler()?;
+            etcd();
+            Ok(())
+        },
+    ];
+    parallel::all(&installations, installations.len(), |install| install(repo))?;
     if has_chromium() {
         report("found", "chromium, for tests of the dashboard");
     } else {

@@ -26,10 +26,31 @@ struct Function {
 /// Folders of build products among the sources.
 const PRODUCTS: [&str; 3] = ["__pycache__", "node_modules", "build"];
 
-/// Builds the function `name` unless its component is newer than all sources. `programs` and, with
-/// a `package.json`, the npm packages' programs are first in the PATH. Returns `None` if this
+/// Folders of the programs that compile functions.
+pub(super) struct CompilerFolders {
+    python: PathBuf,
+    /// `None` without npm, or if no function needs it.
+    npm: Option<PathBuf>,
+}
+
+impl CompilerFolders {
+    /// Installs the compilers that the functions `names` need.
+    pub(super) fn install(repo: &Repo, names: &[String]) -> Result<Self> {
+        let functions = repo.functions();
+        let needs_npm = names.iter().any(|name| needs_npm(&functions.join(name)));
+        let npm = if needs_npm { setup::node_modules(&functions)? } else { None };
+        Ok(Self { python: setup::python(repo)?, npm })
+    }
+}
+
+fn needs_npm(function: &Path) -> bool {
+    function.join("package.json").is_file()
+}
+
+/// Builds the function `name` unless its component is newer than all sources. The folder of Python's
+/// programs and, with a `package.json`, that of npm's are first in the PATH. Returns `None` if this
 /// machine lacks tools of the language.
-pub(super) fn build(repo: &Repo, name: &str, programs: &Path) -> Result<Option<PathBuf>> {
+pub(super) fn build(repo: &Repo, name: &str, compilers: &CompilerFolders) -> Result<Option<PathBuf>> {
     let folder = repo.functions().join(name);
     let file = folder.join("weir.toml");
     let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
@@ -47,15 +68,15 @@ pub(super) fn build(repo: &Repo, name: &str, programs: &Path) -> Result<Option<P
     if let Some(above) = component.parent() {
         std::fs::create_dir_all(above).with_context(|| format!("cannot make {}", above.display()))?;
     }
-    let mut programs = vec![programs.to_owned()];
-    if folder.join("package.json").is_file() {
-        let Some(own) = setup::node_modules(&repo.functions())? else { return Ok(None) };
-        programs.push(own);
+    let mut programs = vec![compilers.python.as_path()];
+    if needs_npm(&folder) {
+        let Some(npm) = &compilers.npm else { return Ok(None) };
+        programs.push(npm);
         // Its compilers do not create the output folder.
         std::fs::create_dir_all(folder.join("build"))?;
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let path = std::env::join_paths(programs.into_iter().chain(std::env::split_paths(&path)))?;
+    let path = std::env::join_paths(programs.into_iter().map(PathBuf::from).chain(std::env::split_paths(&path)))?;
     eprintln!("  ... {name}: {}", function.build);
     let mut command = Command::new("sh");
     // The JavaScript SDK is a link to a folder without packages in its parents.
