@@ -208,6 +208,26 @@ async fn killed_dispatcher_is_replaced_before_its_lease_expires() {
     assert!(took < Duration::from_secs(5), "a dispatcher after {took:?}");
 }
 
+/// The killed node is a member for half a minute, and announces nothing.
+#[tokio::test]
+async fn second_dispatcher_in_a_row_does_not_wait_for_the_killed_one() {
+    if !Etcd::is_installed() {
+        return;
+    }
+    let builder = TestCluster::builder().set("cluster.lease_ms", 30_000);
+    let mut cluster = one_model_in(builder, 4, "&idempotent=true", 5).await;
+    let first = cluster.settle().await;
+    let _killed = cluster.nodes.remove(first).kill().await;
+    let second = cluster.settle().await;
+    let _stopped = cluster.nodes.remove(second).stop().await;
+    let third = cluster.settle().await;
+    for node in &cluster.nodes {
+        assert_eq!(node.post(INFER, &INPUT[..]).await.status, 200);
+    }
+    let log = cluster.nodes[third].log();
+    assert!(!log.contains("did not announce their running calls"), "{log}");
+}
+
 #[tokio::test]
 async fn calls_continue_and_deploys_fail_during_a_datastore_outage() {
     if !Etcd::is_installed() {

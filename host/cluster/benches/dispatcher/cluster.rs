@@ -57,11 +57,12 @@ pub(crate) struct BenchNode {
 impl BenchCluster {
     pub(crate) fn start(args: &Args) -> Self {
         let certificates = tempfile::tempdir().unwrap();
-        let identity = args.tls.then(|| issue(certificates.path()));
-        let datastore: Arc<dyn Datastore> = Arc::new(MemoryStore::new());
         let stop = CancellationToken::new();
         let of_dispatcher = runtime(DISPATCHER, args.threads);
+        // Its task that expires leases runs beside the dispatcher.
+        let datastore: Arc<dyn Datastore> = of_dispatcher.block_on(async { Arc::new(MemoryStore::new()) });
         let runtime = runtime(NODES, args.threads);
+        let identity = args.tls.then(|| issue(certificates.path()));
         let start = |models: &[ModelId]| {
             BenchNode::start(datastore.clone(), identity.clone(), models.to_vec(), stop.clone())
         };

@@ -47,14 +47,17 @@ impl Cluster {
             None => std::future::pending().await,
         }
         self.election.lock().wait_until = None;
+        let silent = placements.awaited_nodes();
+        if !silent.is_empty() {
+            tracing::warn!(nodes = ?silent, "nodes did not announce their running calls in time: calls are placed without that knowledge");
+        }
         placements.await_only(&[]);
     }
 
-    /// The members that announce their calls: all but this node and the dispatcher that it may have
-    /// replaced, which is a member until its lease expires.
+    /// The members that announce their calls: all but this node and replaced dispatchers.
     fn others(&self) -> Vec<NodeId> {
-        let lost = self.lost.borrow().map(|dispatcher| dispatcher.node);
         let view = self.view.borrow();
-        view.nodes.keys().copied().filter(|node| *node != self.node && Some(*node) != lost).collect()
+        let announces = |node: &NodeId| *node != self.node && !view.replaced.contains(node);
+        view.nodes.keys().copied().filter(announces).collect()
     }
 }

@@ -154,7 +154,7 @@ mod tests {
         };
         let dispatcher = dispatcher
             .map(|(node, revision)| Dispatcher { node: NodeId(node), elected_at: Revision(revision) });
-        ClusterView { nodes: nodes.iter().map(member).collect(), dispatcher }
+        ClusterView { nodes: nodes.iter().map(member).collect(), dispatcher, ..Default::default() }
     }
 
     #[test]

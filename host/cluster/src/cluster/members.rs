@@ -8,7 +8,7 @@
 use crate::wire::PROTOCOL;
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -76,6 +76,9 @@ pub struct Dispatcher {
 pub struct ClusterView {
     pub nodes: BTreeMap<NodeId, Member>,
     pub dispatcher: Option<Dispatcher>,
+    /// Dispatchers that another node replaced because nothing listened at their addresses. They are
+    /// members until their leases expire.
+    pub replaced: BTreeSet<NodeId>,
 }
 
 /// A member of the cluster is incompatible with this node.
@@ -396,7 +399,13 @@ impl ClusterView {
     fn put(&mut self, keys: &Keys, entry: &Entry) {
         if entry.key == keys.dispatcher {
             let node = serde_json::from_slice(&entry.value).ok();
+            let before = self.dispatcher.map(|dispatcher| dispatcher.node);
+            // A dispatcher that leaves, or whose lease expires, is deleted before the next election.
+            self.replaced.extend(before.filter(|before| self.nodes.contains_key(before)));
             self.dispatcher = node.map(|node| Dispatcher { node, elected_at: entry.modified_at });
+            if let Some(node) = node {
+                self.replaced.remove(&node);
+            }
         } else if let (Some(node), Ok(member)) =
             (node_of(&keys.nodes, &entry.key), serde_json::from_slice(&entry.value))
         {
@@ -409,6 +418,7 @@ impl ClusterView {
             self.dispatcher = None;
         } else if let Some(node) = node_of(&keys.nodes, key) {
             self.nodes.remove(&node);
+            self.replaced.remove(&node);
         }
     }
 }

@@ -46,6 +46,14 @@ impl Placements {
         self.decide_all(&mut state, resumed);
     }
 
+    /// The nodes whose announcements the placements wait for.
+    pub fn awaited_nodes(&self) -> Vec<NodeId> {
+        match &self.state.lock().placer {
+            Placer::Own(driver) => driver.awaited_nodes(),
+            Placer::Dispatcher(_) => Vec::new(),
+        }
+    }
+
     /// Handles events from another node.
     pub fn hear(&self, node: NodeId, link: LinkId, events: Vec<NodeEvent>) {
         let mut events = events.into_iter();

@@ -230,6 +230,11 @@ impl PlacementDriver {
         (!was_empty && self.awaited.is_empty()).then_some(Event::Resumed)
     }
 
+    /// The nodes that have not announced all their invocations.
+    pub(super) fn awaited_nodes(&self) -> Vec<NodeId> {
+        self.awaited.iter().copied().collect()
+    }
+
     /// Waits for those of these nodes that have no link.
     pub(super) fn expect_unlinked(&mut self, nodes: &[NodeId]) -> Option<Event> {
         let unlinked: Vec<_> = nodes.iter().copied().filter(|node| !self.nodes.contains_key(node)).collect();

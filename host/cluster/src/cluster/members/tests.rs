@@ -93,3 +93,32 @@ async fn lost_dispatcher_is_replaced_at_most_once_a_minute() {
     second.keep_once(Some(again), Some(again)).await.unwrap();
     assert_eq!(dispatcher(&first).await, again, "the second node has just replaced another dispatcher");
 }
+
+/// Only members announce running calls, and a replaced dispatcher is still a member.
+#[tokio::test]
+async fn followers_know_replaced_dispatchers_until_their_leases_end() {
+    let datastore: Arc<dyn Datastore> = Arc::new(MemoryStore::new());
+    let mut first = member(&datastore, "one:1").await;
+    let mut second = member(&datastore, "two:2").await;
+    let mut third = member(&datastore, "three:3").await;
+    let (following, mut view) = follow(datastore.clone(), third.seen.clone(), Reports::default());
+    let following = tokio::spawn(following);
+    let mut seen = async |dispatcher: &Membership| {
+        let is_dispatcher =
+            |view: &ClusterView| view.dispatcher.is_some_and(|elected| elected.node == dispatcher.node);
+        let view = view.wait_for(is_dispatcher).await.unwrap();
+        (view.dispatcher.unwrap(), view.replaced.iter().copied().collect::<Vec<_>>())
+    };
+    first.keep_once(None, None).await.unwrap();
+    let (elected, replaced) = seen(&first).await;
+    assert_eq!(replaced, []);
+    second.keep_once(Some(elected), Some(elected)).await.unwrap();
+    assert_eq!(seen(&second).await.1, [first.node]);
+    // The second one leaves in good order.
+    datastore.revoke_lease(second.lease.id).await.unwrap();
+    third.keep_once(None, None).await.unwrap();
+    assert_eq!(seen(&third).await.1, [first.node], "a dispatcher that has left is no member");
+    datastore.revoke_lease(first.lease.id).await.unwrap();
+    view.wait_for(|view| view.replaced.is_empty()).await.unwrap();
+    following.abort();
+}
