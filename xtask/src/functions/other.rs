@@ -76,7 +76,8 @@ pub(super) fn build(repo: &Repo, name: &str, compilers: &CompilerFolders) -> Res
         std::fs::create_dir_all(folder.join("build"))?;
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let path = std::env::join_paths(programs.into_iter().map(PathBuf::from).chain(std::env::split_paths(&path)))?;
+    let path =
+        std::env::join_paths(programs.into_iter().map(PathBuf::from).chain(std::env::split_paths(&path)))?;
     eprintln!("  ... {name}: {}", function.build);
     let mut command = Command::new("sh");
     // The JavaScript SDK is a link to a folder without packages in its parents.

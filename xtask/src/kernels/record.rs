@@ -69,7 +69,9 @@ impl CompilationRecord {
                 bail!("kernels/{file} was compiled from other sources or by another compiler: {advice}")
             }
             Some(recorded) if recorded.output != found.output => {
-                bail!("kernels/{file} or its rows in kernels/resources.tsv changed after compilation: {advice}")
+                bail!(
+                    "kernels/{file} or its rows in kernels/resources.tsv changed after compilation: {advice}"
+                )
             }
             Some(_) => Ok(()),
         }
