@@ -3,6 +3,7 @@
 pub(crate) mod apply;
 pub(crate) mod backup;
 pub(crate) mod build;
+mod canary;
 pub(crate) mod child;
 pub(crate) mod cluster;
 mod collection;

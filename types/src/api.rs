@@ -214,6 +214,9 @@ pub struct ModelPushed {
     /// The pushed version.
     #[serde(flatten)]
     pub model: ModelVersion,
+    /// The share of the version, if it is a canary.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub canary: Option<Canary>,
     /// Old versions that the push removed (`models.versions_keep`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed_versions: Vec<Version>,
@@ -253,11 +256,14 @@ pub struct ModelRuns {
 /// of models.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Model {
-    /// The newest version, which a name without a version opens.
+    /// The version that the name alone resolves to: the newest, unless that is or was a canary.
     #[serde(flatten)]
-    pub newest: ModelVersion,
+    pub active: ModelVersion,
     /// All versions, oldest first.
     pub versions: Vec<Version>,
+    /// The version that gets a share of the runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub canary: Option<Canary>,
 }
 
 /// One version of a workflow. Response of `GET /v1/workflows/{name}/versions/{version}`.

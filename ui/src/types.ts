@@ -155,7 +155,7 @@ export interface ModelVersion {
   devices: ModelOnDevice[];
 }
 
-export type Model = ModelVersion & { versions: number[] };
+export type Model = ModelVersion & { versions: number[]; canary?: Canary };
 
 export interface WorkflowStep {
   name: string;

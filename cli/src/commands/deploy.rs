@@ -1,10 +1,10 @@
 //! `weir deploy`.
 
-pub(super) mod canary;
 mod grants;
 
 use crate::client::Client;
 use crate::commands::CommandContext;
+use crate::commands::canary::{self, CanaryArgs};
 use crate::commands::up::Signals;
 use crate::commands::watch::{Deployer, LogFollower, Watcher};
 use crate::error::Problem;
@@ -12,10 +12,10 @@ use crate::project::{BuildStop, check_component, describe};
 use crate::settings::ClientArgs;
 use crate::uploads::{Component, ComponentUpload};
 use anyhow::Result;
-use canary::CanaryArgs;
 pub(crate) use grants::GrantArgs;
 use std::path::PathBuf;
 use std::time::Duration;
+use weir_types::api::Function;
 use weir_types::{FunctionManifest, Name};
 
 /// Time after Ctrl-C at which `--watch` abandons a request that the node has not answered.
@@ -100,14 +100,14 @@ pub(crate) fn run(args: &DeployArgs, context: &CommandContext) -> Result<()> {
     let deployed = deployment.send(&client, context.output)?;
     match deployed.canary.filter(|canary| canary.promote_after_ms.is_some()) {
         None => {
-            if args.canary.canary.is_some() && deployed.canary.is_none() && deployed.created {
+            if args.canary.is_given() && deployed.canary.is_none() && deployed.created {
                 context.output.note("no version was active before, so this one gets all calls");
             }
             context.output.result(&deployed, |deployed| describe(deployed, &client))
         }
         Some(canary) => {
             context.output.note(describe(&deployed, &client).trim_end());
-            let function = canary::wait(&name, canary, &client, context.output)?;
+            let function: Function = canary::wait(&name, canary, &client, context.output)?;
             context.output.result(&function, |function| {
                 format!("{} is at version {} now", function.active.name, function.active.version)
             })

@@ -1,14 +1,14 @@
 //! `weir functions`.
 
 use crate::commands::CommandContext;
+use crate::commands::canary;
 use crate::commands::collection::{Collection, NameArgs, RemoveArgs, ShowArgs};
-use crate::output::{age, duration, size, table, time};
+use crate::output::{age, size, table, time};
 use crate::settings::ClientArgs;
 use anyhow::Result;
 use clap::Subcommand;
-use std::time::Duration;
 use weir_types::FunctionKind;
-use weir_types::api::{Canary, Function, FunctionVersion};
+use weir_types::api::{Function, FunctionVersion};
 
 /// List, show and remove functions
 ///
@@ -80,10 +80,7 @@ fn list(functions: &[Function]) -> String {
         let models = if models.is_empty() { "-".into() } else { models.join(", ") };
         [
             active.name.to_string(),
-            canary.map_or_else(
-                || active.version.to_string(),
-                |canary| format!("{} (canary {}: {} %)", active.version, canary.version, canary.percent),
-            ),
+            canary::version_in_list(active.version, *canary),
             kind(active.kind).to_owned(),
             size(active.component_bytes),
             models,
@@ -129,21 +126,12 @@ fn details(function: &FunctionVersion, all: Option<&Function>) -> String {
     facts.extend(manifest.cost_slo.map(|cost| ("cost slo", cost.to_string())));
     if let Some(all) = all {
         facts.push(("versions", list(all.versions.iter().map(ToString::to_string).collect())));
-        facts.extend(all.canary.map(|canary| ("canary", split(canary))));
+        facts.extend(all.canary.map(|canary| ("canary", canary::share(canary, "calls"))));
     }
     let facts: String = facts.iter().map(|(name, value)| format!("{name:<13}{value}\n")).collect();
     let reuse = manifest.reuse.as_ref();
     let reuse = reuse.map_or_else(String::new, |reuse| format!("\nreuse\n{}", numbers(reuse)));
     format!("{facts}{reuse}\nlimits\n{}", numbers(&manifest.limits))
-}
-
-/// Describes the share of a canary.
-fn split(canary: Canary) -> String {
-    let Canary { version, percent, started_at_ms, promote_after_ms } = canary;
-    let promotion = promote_after_ms
-        .map(|after_ms| format!(", to be promoted after {}", duration(Duration::from_millis(after_ms))));
-    let promotion = promotion.unwrap_or_default();
-    format!("version {version} gets {percent} % of the calls (started {}{promotion})", age(started_at_ms))
 }
 
 /// Formats a struct of numbers, one field per line.

@@ -101,7 +101,7 @@ pub(crate) fn run(args: KernelGraphsArgs, context: &CommandContext) -> Result<()
             let path = format!("{}{version}{query}", graphs.path(&name));
             let pushed: ModelPushed = graphs.client.put(&path, &format!("push {name}"), &[], &mut upload)?;
             drop(upload);
-            output.result(&pushed, |ModelPushed { model, removed_versions }| {
+            output.result(&pushed, |ModelPushed { model, removed_versions, .. }| {
                 let name = &model.name;
                 let version = model.version;
                 let signature = signature(&model.signature);
@@ -120,20 +120,20 @@ pub(crate) fn run(args: KernelGraphsArgs, context: &CommandContext) -> Result<()
 
 fn with_versions(graph: &Model) -> String {
     let versions: Vec<String> = graph.versions.iter().map(ToString::to_string).collect();
-    format!("{}versions     {}\n", details(&graph.newest), versions.join(", "))
+    format!("{}versions     {}\n", details(&graph.active), versions.join(", "))
 }
 
 fn list(graphs: &[Model]) -> String {
     if graphs.is_empty() {
         return "no kernel graphs; `weir kernel-graphs push NAME FOLDER` adds one".into();
     }
-    let rows = graphs.iter().map(|Model { newest, versions }| {
+    let rows = graphs.iter().map(|Model { active, versions, .. }| {
         [
-            newest.name.to_string(),
-            newest.version.to_string(),
+            active.name.to_string(),
+            active.version.to_string(),
             versions.len().to_string(),
-            if newest.resident { "yes" } else { "no" }.to_owned(),
-            age(newest.pushed_at_ms),
+            if active.resident { "yes" } else { "no" }.to_owned(),
+            age(active.pushed_at_ms),
         ]
     });
     table(["NAME", "NEWEST", "VERSIONS", "LOADED", "PUSHED"], rows)

@@ -7,7 +7,8 @@ mod run;
 mod upload_settings;
 
 use crate::commands::CommandContext;
-use crate::commands::collection::{Collection, RemoveArgs, ShowArgs, VersionArgs};
+use crate::commands::canary;
+use crate::commands::collection::{Collection, NameArgs, RemoveArgs, ShowArgs, VersionArgs};
 use crate::commands::functions::cache;
 use crate::output::{age, duration, size, table, time};
 use crate::project::old_versions;
@@ -15,6 +16,7 @@ use crate::settings::ClientArgs;
 use anyhow::Result;
 use clap::Subcommand;
 use push::PushArgs;
+use serde_json::json;
 use std::time::Duration;
 use weir_types::api::{Model, ModelOnDevice, ModelRuns, ModelVersion};
 use weir_types::{Name, Port, RunningMean, Signature, Version};
@@ -30,7 +32,8 @@ use weir_types::{Name, Port, RunningMean, Signature, Version};
 ///   weir models run digits -d @request.json  # one inference
 ///   weir models profile digits               # measure threads, batch sizes and concurrency
 ///   weir models capacity digits --rate 200 --slo-ms 10
-///   weir models rollback digits              # push the version before the newest again
+///   weir models push digits digits.onnx --canary 10 --promote-after 5m
+///   weir models rollback digits              # end the canary, or restore the version before
 ///   weir models release digits --version 1    # end a quarantine
 ///   weir models rm digits --version 1
 #[derive(Debug, clap::Args)]
@@ -58,11 +61,14 @@ enum ModelAction {
     /// Choose a configuration and its number of instances for a request rate and a latency limit,
     /// by the measurements of `weir models profile`
     Capacity(profile::CapacityArgs),
-    /// Push an earlier version again, as the newest
+    /// Make the canary of a model its active version
+    Promote(NameArgs),
+    /// End the canary of a model, or push an earlier version again, as the newest
     Rollback {
         /// Name of the model
         name: Name,
-        /// Version to restore [default: the version before the newest]
+        /// Version to restore [default: the version that was active before; with a canary, the
+        /// active one stays]
         #[arg(long, value_name = "VERSION")]
         to: Option<u32>,
     },
@@ -77,7 +83,7 @@ enum ModelAction {
 struct ReleaseArgs {
     /// Name of the model
     name: Name,
-    /// Version to release [default: the newest]
+    /// Version to release [default: the active one]
     #[arg(long, value_name = "N")]
     version: Option<u32>,
 }
@@ -92,7 +98,8 @@ pub(crate) fn run(args: ModelsArgs, context: &CommandContext) -> Result<()> {
         ModelAction::Run(args) => run::run(&args, &models.client, context),
         ModelAction::Profile(args) => profile::profile(args, &models.client, context),
         ModelAction::Capacity(args) => profile::capacity(&args, &models.client, context),
-        ModelAction::Rollback { name, to } => models.roll_back(&VersionArgs { name, version: to }, restored),
+        ModelAction::Promote(args) => promote(&models, &args.name),
+        ModelAction::Rollback { name, to } => roll_back(&models, name, to),
         ModelAction::Release(args) => release(&models, &args),
         ModelAction::Rm(args) => models.remove(&args),
     }
@@ -108,15 +115,35 @@ pub(crate) fn restored(now: &ModelVersion) -> String {
     format!("{}:{} restores the earlier version", now.name, now.version)
 }
 
+fn promote(models: &Collection, name: &Name) -> Result<()> {
+    let path = format!("{}/promote", models.path(name));
+    let now: Model = models.client.post(&path, &format!("promote the canary of {name}"), &json!({}))?;
+    models.output.result(&now, is_at)
+}
+
+fn roll_back(models: &Collection, name: Name, to: Option<u32>) -> Result<()> {
+    let had_canary = to.is_none() && models.get::<Model>(&name)?.canary.is_some();
+    models.roll_back(&VersionArgs { name, version: to }, |now: &ModelVersion| {
+        if had_canary { format!("{} is at version {} now", now.name, now.version) } else { restored(now) }
+    })
+}
+
+/// The active version after a change.
+pub(super) fn is_at(model: &Model) -> String {
+    format!("{} is at version {} now", model.active.name, model.active.version)
+}
+
 fn with_versions(model: &Model) -> String {
     let versions: Vec<String> = model.versions.iter().map(ToString::to_string).collect();
-    format!("{}versions     {}\n", details(&model.newest), versions.join(", "))
+    let canary = model.canary.map(|canary| format!("canary       {}\n", canary::share(canary, "runs")));
+    let details = details(&model.active);
+    format!("{details}versions     {}\n{}", versions.join(", "), canary.unwrap_or_default())
 }
 
 fn release(models: &Collection, ReleaseArgs { name, version }: &ReleaseArgs) -> Result<()> {
     let version = match *version {
         Some(version) => version,
-        None => models.get::<Model>(name)?.newest.version.0,
+        None => models.get::<Model>(name)?.active.version.0,
     };
     let path = format!("{}/release", models.version_path(name, version));
     let released: ModelVersion = models.client.post(&path, &format!("release {name}:{version}"), &())?;
@@ -139,18 +166,18 @@ fn list(models: &[Model]) -> String {
     if models.is_empty() {
         return "no models; `weir models push NAME FILE.onnx` adds one".into();
     }
-    let rows = models.iter().map(|Model { newest, versions }| {
+    let rows = models.iter().map(|Model { active, versions, canary }| {
         [
-            newest.name.to_string(),
-            newest.version.to_string(),
+            active.name.to_string(),
+            canary::version_in_list(active.version, *canary),
             versions.len().to_string(),
-            size(newest.model_bytes),
-            if newest.resident { "yes" } else { "no" }.to_owned(),
-            batching(newest, newest.manifest.batching.mode),
-            age(newest.pushed_at_ms),
+            size(active.model_bytes),
+            if active.resident { "yes" } else { "no" }.to_owned(),
+            batching(active, active.manifest.batching.mode),
+            age(active.pushed_at_ms),
         ]
     });
-    table(["NAME", "NEWEST", "VERSIONS", "SIZE", "RESIDENT", "BATCHING", "PUSHED"], rows)
+    table(["NAME", "VERSION", "VERSIONS", "SIZE", "RESIDENT", "BATCHING", "PUSHED"], rows)
 }
 
 /// Inputs and outputs, one per line.

@@ -78,7 +78,7 @@ impl Current {
             current.functions.insert(name, CurrentFunction::read(client, function, declared)?);
         }
         for model in client.get::<Vec<Model>>("/v1/models", "list the models")? {
-            let name = model.newest.name.clone();
+            let name = model.active.name.clone();
             let declared = declared.models.get(&name);
             current.models.insert(name, CurrentModel::read(client, model, declared)?);
         }
@@ -172,11 +172,11 @@ impl CurrentModel {
     fn read(client: &Client, model: Model, declared: Option<&DeclaredModel>) -> Result<Self> {
         // Lists leave out the labels.
         let model = match declared {
-            Some(_) => client.get(&format!("/v1/models/{}", model.newest.name), "show a model")?,
+            Some(_) => client.get(&format!("/v1/models/{}", model.active.name), "show a model")?,
             None => model,
         };
-        let Model { newest, .. } = model;
-        Ok(Self { digest: newest.digest, manifest: newest.manifest, outputs: newest.signature.outputs })
+        let Model { active, .. } = model;
+        Ok(Self { digest: active.digest, manifest: active.manifest, outputs: active.signature.outputs })
     }
 }
 

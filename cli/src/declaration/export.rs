@@ -20,7 +20,7 @@ pub(crate) struct Export {
     pub(crate) documents: Vec<(String, String)>,
     /// Environment variables that an apply of the declaration needs.
     pub(crate) variables: Vec<String>,
-    /// Functions with a canary, which the declaration leaves out.
+    /// Functions and models with a canary, which the declaration leaves out.
     pub(crate) canaries: Vec<String>,
 }
 
@@ -45,10 +45,11 @@ impl Export {
         let mut models = Map::new();
         for model in client.get::<Vec<Model>>("/v1/models", "list the models")? {
             // Lists leave out the labels.
-            let name = &model.newest.name;
+            let name = &model.active.name;
+            canaries.extend(model.canary.map(|_| name.to_string()));
             let model: Model = client.get(&format!("/v1/models/{name}"), &format!("show {name}"))?;
-            let mut entry = settings(&model.newest.manifest, &ModelManifest::default());
-            entry.insert("digest".to_owned(), json!(model.newest.digest));
+            let mut entry = settings(&model.active.manifest, &ModelManifest::default());
+            entry.insert("digest".to_owned(), json!(model.active.digest));
             models.insert(name.to_string(), entry.into());
         }
         let mut workflows = Map::new();

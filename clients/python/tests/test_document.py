@@ -77,8 +77,14 @@ CALLS: list[Callable[[Client], Any]] = [
         for path in ("", "/some/path")
     ],
     lambda weir: weir.embeddings("f", "text"),
-    lambda weir: weir.models.push("m", b"model", {"device": "cpu"}, allow_signature_change=True),
-    lambda weir: weir.models.push("m", b"model", version=2, allow_signature_change=True),
+    lambda weir: weir.models.push(
+        "m", b"model", {"device": "cpu"}, allow_signature_change=True, canary=10, promote_after_s=60
+    ),
+    lambda weir: weir.models.push(
+        "m", b"model", version=2, allow_signature_change=True, canary=10, promote_after_s=60
+    ),
+    lambda weir: weir.models.canary("m"),
+    lambda weir: weir.models.promote("m"),
     lambda weir: weir.models.list(),
     lambda weir: weir.models.show("m"),
     lambda weir: weir.models.delete("m"),

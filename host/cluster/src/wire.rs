@@ -1,9 +1,10 @@
 //! Messages between nodes: those of links, and headers of forwarded calls.
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use weir_call::Objective;
 use weir_types::Ordinal;
-use weir_types::{InvocationId, ModelId, NodeId, TenantId, Version};
+use weir_types::{InvocationId, ModelId, Name, NodeId, TenantId, Version};
 
 pub(crate) use weir_link::{AnnouncedInvocation, DispatcherCommand, Hello, NodeEvent, PROTOCOL};
 pub use weir_link::{AnnouncedModel, StagedModel};
@@ -32,6 +33,10 @@ pub struct ForwardGrant {
     /// Whether the call is a step of a workflow: the objective is the workflow's then.
     #[serde(default)]
     pub is_step: bool,
+    /// The versions that the call uses of models that it names without a version; empty if no model
+    /// has a canary.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub chosen: BTreeMap<Name, Version>,
     /// The device and models that the call may use.
     pub granted: Granted,
 }

@@ -4,6 +4,7 @@
 //! Everything durable is in the datastore and in blobs; every node of a cluster follows the changes
 //! of the others.
 
+pub mod canary;
 pub mod devices;
 pub mod keys;
 pub mod models;

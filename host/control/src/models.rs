@@ -1,7 +1,8 @@
 //! The registry of pushed models: durable in the datastore and the blob folder, loaded into device
 //! memory when opened.
 //!
-//! Keys are `models/{tenant}/{name}/versions/{version}`. A version is immutable. Its files are the
+//! Keys are `models/{tenant}/{name}/versions/{version}`, and `models/{tenant}/{name}/head` for a model
+//! that has or had a canary. A version is immutable. Its files are the
 //! original upload, the optimised graph and the weights. Each file is named by its hash and stored
 //! once, even if many models share it. The files are durable before the key is written. A model
 //! whose record or files are damaged is skipped and reported; the node serves the other models, and
@@ -10,11 +11,14 @@
 //! load.
 
 mod autosize;
+mod canary;
 mod change;
+mod choices;
 mod compatibility;
 mod config;
 mod error;
 mod follow;
+mod head;
 mod idle;
 mod index;
 mod loaded;
@@ -30,11 +34,15 @@ mod staging;
 mod store;
 #[cfg(test)]
 mod tests;
+mod trial;
 
 pub use autosize::autosize;
+pub use canary::ModelCanary;
 pub use change::PushRequest;
+pub use choices::ModelChoices;
 pub use config::{BackendKind, Isolation, ModelsConfig};
 pub use error::ModelsError;
+pub use head::ModelRoles;
 pub use idle::{KeepAlive, let_idle_go};
 pub use loaded::{LoadedModel, ModelLoadError};
 pub use pinned::{ModelPin, RanOn};
@@ -42,6 +50,7 @@ pub use prefetch::prefetch_models;
 pub use profiles::keep_profiles;
 pub use staging::watch_staging;
 pub use store::ModelPushError;
+pub use trial::{ModelTrial, call_code};
 
 use crate::devices::{NodeDevice, NodeDevices};
 use crate::response_cache::Scope;
@@ -53,7 +62,7 @@ use record::ModelRecord;
 use sharing::SharedModelParts;
 use staging::StagingWatch;
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, OnceLock};
 use store::ModelStore;
 use tokio::sync::Semaphore;
@@ -92,6 +101,8 @@ pub struct ModelEntry {
     pub batch_items_max: u32,
     /// The response cache of the model's inferences; unset until the first use.
     pub answers: OnceLock<Arc<Scope>>,
+    /// Counts the runs of all versions of the model while it has a canary.
+    pub trial: Arc<ModelTrial>,
 }
 
 /// The expected load and run times of an inference, where measured.
@@ -116,6 +127,8 @@ pub struct Models {
     prefetching: OnceLock<Arc<PrefetchQueue>>,
     /// Numbers the models that guests load, so that their keys differ.
     loads: AtomicU64,
+    /// The number of models with canaries.
+    canaries: AtomicUsize,
     changes: Changes,
     /// Serialises changes.
     turn: Arc<Semaphore>,
@@ -140,6 +153,7 @@ impl Models {
             staging: Arc::default(),
             prefetching: OnceLock::new(),
             loads: AtomicU64::new(0),
+            canaries: AtomicUsize::new(0),
             changes,
             turn: Arc::new(Semaphore::new(1)),
         };
@@ -149,7 +163,7 @@ impl Models {
         Ok((Arc::new(models), revision))
     }
 
-    /// The requested version; without one, the newest.
+    /// The requested version; without one, the active version.
     pub fn get(
         &self,
         tenant: &TenantId,
@@ -162,7 +176,8 @@ impl Models {
     /// The numbers of a model's versions.
     pub fn versions(&self, tenant: &TenantId, name: &Name) -> Vec<Version> {
         let known = self.read_known();
-        known.versions(tenant, name).map(|versions| versions.keys().copied().collect()).unwrap_or_default()
+        let versions = known.versions(tenant, name);
+        versions.map(|versions| versions.entries().keys().copied().collect()).unwrap_or_default()
     }
 
     /// Like [`get`](Self::get), for one kind of content: an entry of another kind counts as
@@ -185,18 +200,18 @@ impl Models {
         }
     }
 
-    /// The newest version of every model of `tenant`.
+    /// The active version of every model of `tenant`.
     pub fn list(&self, tenant: &TenantId) -> Vec<Arc<ModelEntry>> {
         let known = self.read_known();
         let models = known.tenants.get(tenant).into_iter().flat_map(BTreeMap::values);
-        models.filter_map(|versions| versions.values().next_back().cloned()).collect()
+        models.filter_map(|versions| versions.active().cloned()).collect()
     }
 
     /// Total size of the pushed files of all versions of the tenant's models.
     pub fn stored_bytes(&self, tenant: &TenantId) -> u64 {
         let known = self.read_known();
         let models = known.tenants.get(tenant).into_iter().flat_map(BTreeMap::values);
-        models.flat_map(BTreeMap::values).map(|entry| entry.record.model_bytes).sum()
+        models.flat_map(|versions| versions.entries().values()).map(|entry| entry.record.model_bytes).sum()
     }
 
     /// Describes `entry` as the API returns it.
@@ -281,7 +296,7 @@ impl Models {
     /// The key of the known push of a version.
     fn key_of(&self, ModelId { tenant, name, version }: &ModelId) -> Option<ModelKey> {
         let known = self.read_known();
-        Some(known.versions(tenant, name)?.get(version)?.source.key.clone())
+        Some(known.versions(tenant, name)?.entries().get(version)?.source.key.clone())
     }
 
     /// The revision at which the known push of a version was written.

@@ -15,29 +15,20 @@ mod change;
 mod entry;
 mod follow;
 mod function;
-mod judge;
-mod recent;
 mod record;
-mod split;
 #[cfg(test)]
 mod tests;
-mod trial;
 
-pub use canary::CanaryShare;
 pub use entry::{DeploymentKind, Noun, RegistryEntry};
 pub use function::{
     ComponentChange, DeployedFunction, FunctionEntry, FunctionParts, FunctionRecord, Prepare,
 };
-
-pub use judge::{Reason, Verdict, compare, judge, judge_recent, waits_for};
 use parking_lot::{Mutex, MutexGuard, RwLock};
-pub use recent::RecentCalls;
 pub use record::VersionRecord;
 use record::{ActiveVersion, EntryContents, Parsed, parse};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use tokio::sync::Semaphore;
-pub use trial::{CallOutcome, Observed, TrialCounts, TrialSlot};
 use weir_datastore::{Datastore, Entry, Key, Revision};
 use weir_storage::{Changes, CutOff};
 use weir_types::{Name, TenantId, Version};

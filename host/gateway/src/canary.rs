@@ -1,6 +1,7 @@
 //! Canaries: the version that a call uses, and the routes that promote and show canaries.
 //! `versions.rs` rolls them back, and `watch.rs` decides about them.
 
+mod subject;
 mod watch;
 
 pub use watch::watch_canaries;
@@ -8,9 +9,11 @@ pub(super) use watch::{CANARIES_PATH, counts_here};
 
 use super::Caller;
 use super::error::ApiError;
+use super::models;
 use super::permission::RouteAccess;
 use super::routes::Routes;
-use super::versions::{VersionedResource, find, missing, parse_name, summary};
+use super::table::MANAGE;
+use super::versions::{VersionedResource, missing, parse_name, summary};
 use crate::NodeState;
 use crate::state::NodeExtractor;
 use axum::extract::{Path, State};
@@ -20,12 +23,13 @@ use http::HeaderMap;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_call::headers::VERSION_KEY;
-use weir_control::registry::{
-    CanaryShare, DeploymentKind, FunctionEntry, FunctionParts, RegistryEntry, RegistryError, waits_for,
-};
+use weir_control::canary::{CanaryOf, CanaryShare, waits_for};
+use weir_control::models::{ModelEntry, ModelRoles};
+use weir_control::registry::{DeploymentKind, FunctionParts, RegistryEntry};
+use weir_inference::Content;
 use weir_telemetry::logs::now_ms;
-use weir_types::api::{Canary, CanaryReport, EventKind, EventResource, Function};
-use weir_types::{ErrorCode, Name, TenantId, Version};
+use weir_types::api::{Canary, CanaryReport, EventKind, Function, Model};
+use weir_types::{ErrorCode, ModelId, Name, TenantId, Version};
 
 /// The version of an asynchronous invocation, fixed when the request was accepted. In the extensions
 /// of the request when it runs.
@@ -49,6 +53,11 @@ impl<'a> VersionChoice<'a> {
         Self { fixed: None, key: headers.get(VERSION_KEY).map(http::HeaderValue::as_bytes) }
     }
 
+    /// The key of the client, with which all its calls use the same version.
+    pub(crate) fn key(&self) -> Option<&'a [u8]> {
+        self.key
+    }
+
     /// The version that was fixed when the request was accepted.
     pub(crate) fn fixed(&self) -> Option<Version> {
         self.fixed
@@ -64,13 +73,17 @@ impl<'a> VersionChoice<'a> {
     }
 }
 
-/// The routes below `/v1/functions/{name}`.
+/// The routes below `/v1/functions/{name}`, with `access`, and below `/v1/models/{name}`.
 pub(super) fn routes(access: RouteAccess) -> Routes {
-    Routes::default().route("/v1/functions/{name}/promote", access, post(promote)).route(
-        "/v1/functions/{name}/canary",
-        access,
-        get(show),
-    )
+    let functions = Routes::default()
+        .route("/v1/functions/{name}/promote", access, post(promote))
+        .route("/v1/functions/{name}/canary", access, get(show))
+        .with(|router| router.route_layer(Extension(CanaryOf::Function)));
+    let models = Routes::default()
+        .route("/v1/models/{name}/promote", MANAGE, post(promote_model))
+        .route("/v1/models/{name}/canary", MANAGE, get(show))
+        .with(|router| router.route_layer(Extension(CanaryOf::Model)));
+    functions.merge(models)
 }
 
 /// Reads the share of a canary from the options of a deployment.
@@ -114,25 +127,40 @@ async fn promote(
     let name = parse_name(&name)?;
     let entry = FunctionParts::registry(&node).promote(&caller.tenant, &name, None).await?;
     let text = format!("version {} of function {name} was promoted by a request", entry.head.active);
-    node.note_canary(EventKind::CanaryPromoted, &caller.tenant, &name, text);
+    node.note_canary(EventKind::CanaryPromoted, (CanaryOf::Function, &caller.tenant, &name), text);
     FunctionParts::rolled_back(&node);
     summary(&node, &entry).map(Json).ok_or_else(|| missing::<FunctionParts>(&name))
 }
 
-/// `GET /v1/functions/{name}/canary`: the canary, with the calls on all nodes.
-async fn show(
+/// `POST /v1/models/{name}/promote`.
+async fn promote_model(
     State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
-) -> Result<Json<CanaryReport>, ApiError> {
+) -> Result<Json<Model>, ApiError> {
     let name = parse_name(&name)?;
-    let entry: Arc<FunctionEntry> = find(&node, &caller, &name)?;
-    let canary = entry.head.canary.ok_or_else(|| no_canary(&name))?;
+    node.models.get_of(Content::Network, &caller.tenant, &name, None)?;
+    let Canary { version, .. } = node.models.promote(&caller.tenant, &name, None).await?;
+    let text = format!("version {version} of model {name} was promoted by a request");
+    node.note_canary(EventKind::CanaryPromoted, (CanaryOf::Model, &caller.tenant, &name), text);
+    Ok(Json(models::summary(&node, Content::Network, &caller.tenant, &name)?))
+}
+
+/// `GET /v1/functions/{name}/canary` and `GET /v1/models/{name}/canary`: the canary, with the calls on
+/// all nodes.
+async fn show(
+    State(node): NodeExtractor,
+    Extension(of): Extension<CanaryOf>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Result<Json<CanaryReport>, ApiError> {
+    let subject = node.canary_subject(of, &caller.tenant, &parse_name(&name)?)?;
+    let canary = subject.key.canary;
     let (elsewhere, unreachable) = watch::counts_elsewhere(&node).await;
-    let (new, active) = watch::observed(&caller.tenant, &entry, canary, &elsewhere);
+    let (new, active) = subject.observed(&elsewhere);
     Ok(Json(CanaryReport {
         canary,
-        active: entry.head.active,
+        active: subject.active,
         canary_calls: new.report(),
         active_calls: active.report(),
         waits_for: waits_for(canary, age(canary), &new),
@@ -140,8 +168,28 @@ async fn show(
     }))
 }
 
-fn no_canary(name: &Name) -> ApiError {
-    RegistryError::NoCanary(FunctionParts::NOUN, name.clone()).into()
+/// Records the start and the end of canaries by a push of a model. Returns the canary, if `entry` is it.
+pub(super) fn note_push(node: &NodeState, before: ModelRoles, entry: &ModelEntry) -> Option<Canary> {
+    let ModelId { tenant, name, version } = entry.source.id();
+    let after = node.models.roles(tenant, name);
+    let of = (CanaryOf::Model, tenant, name);
+    if let Some(ended) = before.canary.filter(|ended| {
+        after.canary.is_none_or(|canary| canary.version != ended.version) && ended.version != *version
+    }) {
+        let text = format!("canary {} of model {name} was replaced by version {version}", ended.version);
+        node.note_canary(EventKind::CanaryRolledBack, of, text);
+    }
+    let canary = after.canary.filter(|canary| canary.version == *version)?;
+    if before.canary != Some(canary)
+        && let Some(active) = after.active
+    {
+        let percent = canary.percent;
+        let text = format!(
+            "canary {version} of model {name} gets {percent} % of the runs, and version {active} the others"
+        );
+        node.note_canary(EventKind::CanaryStarted, of, text);
+    }
+    Some(canary)
 }
 
 /// The time since a canary's start.
@@ -150,10 +198,15 @@ fn age(canary: Canary) -> Duration {
 }
 
 impl NodeState {
-    /// Records the start or the end of a function's canary.
-    pub(crate) fn note_canary(&self, kind: EventKind, tenant: &TenantId, name: &Name, text: String) {
-        tracing::info!(%tenant, function = %name, "{text}");
-        self.note(kind, EventResource::Function, tenant, name, text);
+    /// Records the start or the end of the canary of a function or model.
+    pub(crate) fn note_canary(
+        &self,
+        kind: EventKind,
+        (of, tenant, name): (CanaryOf, &TenantId, &Name),
+        text: String,
+    ) {
+        tracing::info!(%tenant, %name, "{text}");
+        self.note(kind, of.resource(), tenant, name, text);
     }
 }
 

@@ -25,6 +25,7 @@ use weir_call::headers;
 use weir_call::until;
 use weir_cluster::ForwardGrant;
 use weir_cluster::refused;
+use weir_control::models::ModelChoices;
 use weir_control::registry::DeployedFunction;
 use weir_dispatch::{CallCtx, FunctionTarget, HttpRequest, deadline};
 use weir_types::api::InvocationKind;
@@ -79,6 +80,9 @@ pub(super) async fn invoke_granted(
     let Some(deployment) = node.registry.find_version(&grant.tenant, name, grant.version).await else {
         return Ok(refused("the node does not know that version of the function\n"));
     };
+    if !node.knows_chosen(&grant).await {
+        return Ok(refused("the node does not know the versions of models that the call uses\n"));
+    }
     run(node, deployment, Some(grant), name_len, request, id).await
 }
 
@@ -151,6 +155,17 @@ pub(super) fn call_ctx(
 ) -> Result<CallCtx, ApiError> {
     let limit_ms = target.time_ms_max(node);
     let limit_ms = grant.as_ref().map_or(limit_ms, |grant| grant.deadline_in_ms.min(limit_ms));
+    let models = match (&grant, target) {
+        // The node that received the call has chosen.
+        (Some(grant), _) => {
+            let chosen = (!grant.chosen.is_empty()).then(|| grant.chosen.clone());
+            chosen.map(|chosen| Arc::new(ModelChoices::from_chosen(chosen)))
+        }
+        (None, NamedTarget::Model(_)) => None,
+        (None, NamedTarget::Function(_) | NamedTarget::Workflow(_)) => {
+            node.models.choices(VersionChoice::from_headers(headers).key())
+        }
+    };
     Ok(CallCtx {
         id: grant.as_ref().map_or(id.invocation, |grant| grant.invocation),
         request_id: id.shared(),
@@ -161,6 +176,7 @@ pub(super) fn call_ctx(
         priority: priority(headers)?,
         depth: 0,
         inputs: Vec::new(),
+        models,
         granted: grant.map(|grant| grant.granted),
     })
 }

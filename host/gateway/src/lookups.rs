@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
+use weir_cluster::ForwardGrant;
 use weir_control::workflows::DeployedWorkflow;
 use weir_types::{ErrorCode, Name, TenantId};
 
@@ -110,6 +111,22 @@ impl NodeState {
         let model = async { self.models.refresh(tenant, name).await.map_err(ApiError::from) };
         let found: (bool, bool, bool) = tokio::try_join!(function, workflow, model)?;
         Ok(found.0 || found.1 || found.2)
+    }
+
+    /// Whether this node knows the versions of models that a forwarded call uses. Reads unknown ones
+    /// from the datastore: the event of a push may arrive after the first call.
+    pub(crate) async fn knows_chosen(&self, grant: &ForwardGrant) -> bool {
+        let is_known = |name, version| self.models.get(&grant.tenant, name, Some(version)).is_ok();
+        for (name, version) in &grant.chosen {
+            if !is_known(name, *version) {
+                // Without the datastore, the call runs where the version is known.
+                let _ = self.models.refresh(&grant.tenant, name).await;
+                if !is_known(name, *version) {
+                    return false;
+                }
+            }
+        }
+        true
     }
 
     /// Looks up targets of a workflow that this node does not know.

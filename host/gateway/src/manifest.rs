@@ -16,7 +16,7 @@ use http_body::Body as _;
 use multer::{Field, Multipart};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use weir_control::registry::CanaryShare;
+use weir_control::canary::CanaryShare;
 use weir_types::api::MANIFEST_HEADER;
 use weir_types::{ContentHash, ErrorCode, LABELS_BYTES_MAX, Labels};
 

@@ -8,6 +8,7 @@ pub(super) use profile::profile;
 
 use super::Caller;
 use super::cached;
+use super::canary;
 use super::error::ApiError;
 use super::openai;
 use super::routes::Routes;
@@ -24,11 +25,14 @@ use axum::routing::{get, post, put};
 use axum::{Extension, Json};
 use http::HeaderMap;
 use std::sync::Arc;
+use weir_control::canary::CanaryOf;
 use weir_control::models::{ModelEntry, ModelPushError, ModelsError, PushRequest};
 use weir_inference::Content;
-use weir_types::api::{EventKind, EventResource, Model, ModelPushed, ModelVersion};
+use weir_telemetry::logs::now_ms;
+use weir_types::api::{Canary, EventKind, EventResource, Model, ModelPushed, ModelVersion};
 use weir_types::{
-    Batching, BatchingMode, ErrorCode, KEEP_ALIVE_MS_MAX, ModelId, ModelLabels, ModelManifest, Name, Version,
+    Batching, BatchingMode, ErrorCode, KEEP_ALIVE_MS_MAX, ModelId, ModelLabels, ModelManifest, Name,
+    TenantId, Version,
 };
 use weir_workflow::TargetKind;
 
@@ -93,8 +97,8 @@ async fn keep(
     let received = uploads::receive(node, caller, request, node.models.blobs(), bytes_max).await?;
     let ReceivedUpload { mut manifest, staged, options, place: _place }: ReceivedUpload<ModelManifest> =
         received;
-    if options.canary.is_some() {
-        let text = "models have no canaries: canary and promote_after_ms are for functions";
+    if options.canary.is_some() && content == Content::KernelGraph {
+        let text = "kernel graphs have no canaries: canary and promote_after_ms are for functions and models";
         return Err(ApiError::new(ErrorCode::InvalidRequest, text));
     }
     if options.dry_run || options.digest.is_some() {
@@ -128,16 +132,19 @@ async fn keep(
         manifest,
         content,
         may_change_signature: options.allow_signature_change,
+        canary: options.canary.map(|share| (share, now_ms())),
     };
+    let before = node.models.roles(&caller.tenant, name);
     let pushed = node.models.push(request, staged).await;
     let (entry, created) = pushed.map_err(|error| push_error(node, caller, name, error))?;
     if created {
         tracing::info!(tenant = %caller.tenant, model = %name, version = %entry.record.version, "pushed");
         note(node, EventKind::Deployed, &entry, "was pushed");
     }
+    let canary = canary::note_push(node, before, &entry);
     let removed_versions =
         if created { remove_old_versions(node, entry.source.id()).await } else { Vec::new() };
-    Ok(Json(ModelPushed { model: node.models.describe(&entry), removed_versions }))
+    Ok(Json(ModelPushed { model: node.models.describe(&entry), canary, removed_versions }))
 }
 
 /// Removes the versions above `models.versions_keep`. The push has succeeded already, so a failure is
@@ -183,7 +190,7 @@ fn resource_of(content: Content) -> EventResource {
 /// Adds the users of a model to the error of a push that they could not use.
 fn push_error(node: &NodeState, caller: &Caller, name: &Name, error: ModelsError) -> ApiError {
     let ModelsError::SignatureChanged { .. } = error else { return error.into() };
-    let users = node.dispatch.catalog.users_of_newest(&caller.tenant, name);
+    let users = node.dispatch.catalog.users_of_active(&caller.tenant, name);
     let users = match users.as_slice() {
         [] => "no function or workflow".to_owned(),
         users => users.join(", "),
@@ -215,12 +222,11 @@ async fn list(
         return openai::list(&node, &caller);
     }
     let models = node.models.list(&caller.tenant);
-    let model = |entry: &Arc<_>| {
-        let mut newest = node.models.describe(entry);
+    let model = |entry: &Arc<ModelEntry>| {
+        let mut model = summary_of(&node, entry);
         // They may be large. `show` has them.
-        newest.manifest.labels = ModelLabels::default();
-        let versions = node.models.versions(&caller.tenant, &newest.name);
-        Model { newest, versions }
+        model.active.manifest.labels = ModelLabels::default();
+        model
     };
     let models: Vec<Model> = models.iter().filter(|entry| entry.content() == content).map(model).collect();
     Json(models).into_response()
@@ -238,8 +244,26 @@ async fn show(
     if content == Content::Network && openai::is_client(&headers) {
         return openai::show(&node, &caller, &name);
     }
-    let newest = node.models.describe(&*node.models.get_of(content, &caller.tenant, &name, None)?);
-    Ok(Json(Model { newest, versions: node.models.versions(&caller.tenant, &name) }).into_response())
+    Ok(Json(summary(&node, content, &caller.tenant, &name)?).into_response())
+}
+
+/// A model and its versions, as the API returns it.
+pub(super) fn summary(
+    node: &NodeState,
+    content: Content,
+    tenant: &TenantId,
+    name: &Name,
+) -> Result<Model, ApiError> {
+    let active = node.models.get_of(content, tenant, name, None)?;
+    Ok(summary_of(node, &active))
+}
+
+/// The model whose active version is `active`.
+fn summary_of(node: &NodeState, active: &ModelEntry) -> Model {
+    let ModelId { tenant, name, .. } = active.source.id();
+    let versions = node.models.versions(tenant, name);
+    let canary = node.models.roles(tenant, name).canary;
+    Model { active: node.models.describe(active), versions, canary }
 }
 
 /// `GET /v1/models/{name}/versions/{version}`.
@@ -254,7 +278,7 @@ async fn show_version(
     Ok(Json(node.models.describe(&entry)))
 }
 
-/// `POST /v1/models/{name}/rollback`: pushes an earlier version again, as the newest.
+/// `POST /v1/models/{name}/rollback`: ends a canary, or pushes an earlier version again, as the newest.
 async fn roll_back(
     State(node): NodeExtractor,
     Extension(content): Extension<Content>,
@@ -264,8 +288,19 @@ async fn roll_back(
 ) -> Result<Json<ModelVersion>, ApiError> {
     let name = parse_name(&name)?;
     let version = read_rollback(body).await?;
-    node.models.get_of(content, &caller.tenant, &name, None)?;
+    let active = node.models.get_of(content, &caller.tenant, &name, None)?;
+    let canary = node.models.roles(&caller.tenant, &name).canary;
+    let note_end = |canary: Canary| {
+        let text = format!("canary {} of model {name} was rolled back by a request", canary.version);
+        node.note_canary(EventKind::CanaryRolledBack, (CanaryOf::Model, &caller.tenant, &name), text);
+    };
+    if let (Some(canary), None) = (canary, version) {
+        node.models.end_canary(&caller.tenant, &name, canary).await?;
+        note_end(canary);
+        return Ok(Json(node.models.describe(&active)));
+    }
     let entry = node.models.roll_back(&caller.tenant, &name, version).await?;
+    canary.into_iter().for_each(note_end);
     tracing::info!(tenant = %caller.tenant, model = %name, version = %entry.record.version, "rolled back");
     note(&node, EventKind::RolledBack, &entry, "restores an earlier version");
     Ok(Json(node.models.describe(&entry)))
@@ -337,7 +372,8 @@ impl From<ModelsError> for ApiError {
         let code = match &error {
             ModelsError::NoModel(_) | ModelsError::NoKernelGraph(_) => ErrorCode::ModelNotFound,
             ModelsError::KernelGraphsOff => ErrorCode::NotSupported,
-            ModelsError::NoVersion { .. } => ErrorCode::VersionNotFound,
+            ModelsError::NoVersion { .. } | ModelsError::NoActive(_) => ErrorCode::VersionNotFound,
+            ModelsError::NoCanary(_) => ErrorCode::CanaryNotFound,
             ModelsError::Exists { .. } => ErrorCode::VersionConflict,
             ModelsError::SignatureChanged { .. } => ErrorCode::SignatureChanged,
             ModelsError::Batching(_) | ModelsError::Autosize(_) | ModelsError::Labels(_) => {
@@ -347,6 +383,9 @@ impl From<ModelsError> for ApiError {
             ModelsError::TooManyVersions(_)
             | ModelsError::Conflict(_)
             | ModelsError::OtherKind(..)
+            | ModelsError::NotNewer { .. }
+            | ModelsError::InTrial { .. }
+            | ModelsError::LastActive { .. }
             | ModelsError::NothingBefore(_) => ErrorCode::Conflict,
             ModelsError::Push(ModelPushError::Prepare(error)) if error.code() != ErrorCode::Internal => {
                 error.code()

@@ -14,8 +14,8 @@ pub mod usage;
 pub use audit::{AuditConfig, AuditEvent, AuditLog};
 pub use metrics::{
     AnswerScope, ColdStart, CutCause, DemandTotals, FunctionMetrics, GuestMemoryScope, HandshakeFailure,
-    HedgeMetrics, Metrics, QuotaKind, Retired, SchedulerBacklog, Served, Signal, SizeMetrics, SpanDrop,
-    Tally, TextFormat, Times,
+    HedgeMetrics, Metrics, ModelCanaryMetrics, QuotaKind, Retired, SchedulerBacklog, Served, Signal,
+    SizeMetrics, SpanDrop, Tally, TextFormat, Times,
 };
 pub use trace::{
     Attribute, AttributeValue, CallDescription, EndedSpan, Phase, ReservedSpan, Sampler, Span, SpanId,

@@ -8,6 +8,7 @@ mod access;
 mod answers;
 mod asynchronous;
 mod calls;
+mod canaries;
 mod deployed;
 mod devices;
 mod functions;
@@ -36,6 +37,7 @@ use answers::AnswerMetrics;
 pub use answers::{AnswerScope, CutCause};
 use asynchronous::AsyncMetrics;
 pub use calls::ColdStart;
+pub use canaries::ModelCanaryMetrics;
 pub use functions::{FunctionMetrics, Retired};
 pub use hedges::HedgeMetrics;
 use objects::ObjectMetrics;
@@ -52,6 +54,7 @@ use super::gpus::GpuMonitor;
 use super::trace::Phase;
 use super::usage::Meters;
 use calls::CallMetrics;
+use canaries::AllModelCanaries;
 use deployed::DeployedMetrics;
 use devices::DeviceMetrics;
 use functions::FunctionFamilies;
@@ -122,6 +125,7 @@ struct Families {
     served: AllServed,
     sizes: AllSizes,
     hedges: AllHedges,
+    model_canaries: AllModelCanaries,
 }
 
 /// Histogram from 10 microseconds to about 40 seconds.
@@ -164,6 +168,7 @@ impl Metrics {
                 functions: FunctionFamilies::register(registry),
                 sizes: AllSizes::register(registry),
                 hedges: AllHedges::register(registry),
+                model_canaries: AllModelCanaries::register(registry),
                 served,
             },
             events: EventLog::default(),
@@ -218,6 +223,11 @@ impl Metrics {
     /// Looks up the metrics of one function. Callers keep the handle.
     pub fn function(&self, tenant: &TenantId, name: &Name) -> FunctionMetrics {
         self.families.functions.series(tenant, name)
+    }
+
+    /// Creates the metrics of a model's runs while it has a canary. Each model has one handle.
+    pub fn model_canary(&self, tenant: &TenantId, name: &Name) -> ModelCanaryMetrics {
+        self.families.model_canaries.series(tenant, name)
     }
 
     /// Looks up the inference statistics of one version of a model or tensor function. Callers keep

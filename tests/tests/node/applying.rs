@@ -142,8 +142,8 @@ async fn declaration_is_applied_once_and_then_unchanged() {
         (5_000, &["MODE".to_owned(), "PRICE".to_owned()][..])
     );
     let model: Model = node.get("/v1/models/m").await.ok().json();
-    assert_eq!(model.newest.manifest.slots, Some(2));
-    assert_eq!(json!(model.newest.manifest.labels), json!({"y": ["cat", "dog"]}));
+    assert_eq!(model.active.manifest.slots, Some(2));
+    assert_eq!(json!(model.active.manifest.labels), json!({"y": ["cat", "dog"]}));
     let row = json!({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]});
     node.post("/v2/models/w/infer", row.to_string()).await.ok();
 

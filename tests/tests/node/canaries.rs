@@ -1,9 +1,10 @@
-//! Canaries: versions of a function that get a share of its calls.
+//! Canaries: versions of a function or model that get a share of its calls or runs.
 
 mod asynchronous;
 mod deciding;
 mod flipping;
 mod managing;
+mod models;
 
 use futures::StreamExt;
 use futures::stream;

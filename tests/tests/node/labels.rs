@@ -112,5 +112,5 @@ async fn equal_labels_are_the_same_version() {
         assert_eq!(push(&node, fields).await.code(), ErrorCode::VersionConflict);
     }
     let shown: Model = node.get("/v1/models/m").await.ok().json();
-    assert_eq!(shown.newest.manifest, pushed.model.manifest);
+    assert_eq!(shown.active.manifest, pushed.model.manifest);
 }

@@ -28,7 +28,7 @@ async fn pushed_model_is_described() {
         [("y".into(), ElementType::Fp32, vec![None, Some(3)])]
     );
     let listed = node.models().await;
-    assert_eq!((listed.len(), &listed[0].newest), (1, &pushed));
+    assert_eq!((listed.len(), &listed[0].active), (1, &pushed));
     let shown: weir_types::api::ModelVersion = node.get("/v1/models/m/versions/1").await.ok().json();
     assert_eq!(shown, pushed);
 }
@@ -59,7 +59,7 @@ async fn weights_in_other_files_are_pushed_with_the_model() {
     let pushed = node.weir(&["models", "push", "archive", archive.to_str().unwrap()]).await.unwrap();
     assert!(pushed.starts_with("pushed archive:1"), "{pushed}");
     let digest =
-        async |name: &str| node.get(&format!("/v1/models/{name}")).await.ok().json::<Model>().newest.digest;
+        async |name: &str| node.get(&format!("/v1/models/{name}")).await.ok().json::<Model>().active.digest;
     assert_eq!(digest("archive").await, digest("external-attribute").await);
 
     std::fs::remove_file(folder.path().join("weights.bin")).unwrap();
@@ -80,7 +80,7 @@ async fn model_versions_are_immutable_and_the_newest_is_default() {
     assert_eq!(next.version, Version(6));
     let shown: Model = node.get("/v1/models/m").await.ok().json();
     assert_eq!(
-        (shown.newest.version, shown.versions),
+        (shown.active.version, shown.versions),
         (Version(6), vec![Version(1), Version(5), Version(6)])
     );
     assert_eq!(node.delete("/v1/models/m/versions/5").await.status, 204);
@@ -151,7 +151,7 @@ async fn rollback_of_a_model_pushes_an_earlier_version_again() {
     let back: weir_types::api::ModelVersion = node.post("/v1/models/m/rollback", "{}").await.ok().json();
     assert_eq!((back.version, back.digest, back.signature), (Version(3), old.digest, old.signature));
     let shown: Model = node.get("/v1/models/m").await.ok().json();
-    assert_eq!(shown.newest.version, Version(3));
+    assert_eq!(shown.active.version, Version(3));
     assert_eq!(
         node.weir(&["models", "rollback", "m", "--to", "2"]).await.unwrap(),
         "m:4 restores the earlier version\n"

@@ -120,7 +120,7 @@ async fn pull(node: &TestNode, server: &FileServer, cache: &Path, args: &[&str])
 }
 
 async fn digest(node: &TestNode, name: &str) -> ContentHash {
-    node.get(&format!("/v1/models/{name}")).await.ok().json::<Model>().newest.digest
+    node.get(&format!("/v1/models/{name}")).await.ok().json::<Model>().active.digest
 }
 
 #[tokio::test]
@@ -138,7 +138,7 @@ async fn interrupted_download_continues_and_is_pushed_whole() {
     assert_eq!(requests.len(), 2, "{requests:?}");
     let half = format!("range: bytes={}-", onnx.len() / 2);
     assert!(requests[1].to_ascii_lowercase().contains(&half), "{requests:?}");
-    let slots = node.get("/v1/models/mat-mul").await.ok().json::<Model>().newest.manifest.slots;
+    let slots = node.get("/v1/models/mat-mul").await.ok().json::<Model>().active.manifest.slots;
     assert_eq!(slots, Some(3), "options of `push` apply");
     let left = std::fs::read_dir(cache.path().join("weir/pulls")).unwrap().count();
     assert_eq!(left, 0, "a pushed model leaves nothing in the cache");

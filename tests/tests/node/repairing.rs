@@ -78,7 +78,7 @@ async fn damaged_model_is_reported_and_repaired_by_pushing_again() {
     pushed.iter().for_each(|path| fs::remove_file(path).unwrap());
 
     let node = builder.start().await;
-    assert_eq!(node.models().await.iter().map(|model| model.newest.name.as_str()).collect::<Vec<_>>(), ["a"]);
+    assert_eq!(node.models().await.iter().map(|model| model.active.name.as_str()).collect::<Vec<_>>(), ["a"]);
     let damaged = node.status().await.damaged;
     assert!(damaged.len() == 1 && damaged[0].starts_with("model b:1"), "{damaged:?}");
     // Other nodes may have an intact copy, so the model is unavailable instead of unknown.
@@ -154,7 +154,7 @@ async fn model_profile_survives_a_restart_and_is_deleted_with_the_model() {
     node.deploy_with("infer", "models=m", function("infer")).await;
     node.push_model("m", 1, model("good/matmul.onnx")).await;
     node.post("/fn/infer/m?shape=1,4", vec![0; 16]).await.ok();
-    let profile = async |node: &TestNode| node.models().await[0].newest.profile.clone();
+    let profile = async |node: &TestNode| node.models().await[0].active.profile.clone();
     let measured = profile(&node).await;
     assert!(!measured.run_time_ns.is_empty());
     let node = node.stop().await.start().await;

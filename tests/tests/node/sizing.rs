@@ -60,7 +60,7 @@ async fn profile_and_sizing_survive_a_restart() {
 
     let node = node.stop().await.start().await;
     let shown: Model = node.get("/v1/models/digits").await.ok().json();
-    assert_eq!(shown.newest.profile.measured.len(), expected.len());
+    assert_eq!(shown.active.profile.measured.len(), expected.len());
     let text = node.weir(&["models", "show", "digits"]).await.unwrap();
     assert!(text.contains("THREADS") && text.contains("THROUGHPUT"), "{text}");
 
@@ -68,7 +68,7 @@ async fn profile_and_sizing_survive_a_restart() {
         node.weir(&["models", "capacity", "digits", "--rate", "10", "--slo-ms", "60000", "--json"]).await;
     let sized: ModelCapacity = serde_json::from_str(&sized.unwrap()).unwrap();
     assert_eq!((sized.instances, sized.sessions), (1, u64::from(sized.configuration.concurrency)));
-    assert!(shown.newest.profile.measured.contains(&sized.configuration) && sized.throughput_per_s >= 10.0);
+    assert!(shown.active.profile.measured.contains(&sized.configuration) && sized.throughput_per_s >= 10.0);
     let text =
         node.weir(&["models", "capacity", "digits", "--rate", "1e9", "--slo-ms", "60000"]).await.unwrap();
     assert!(text.contains("add nodes, or raise models.slots"), "{text}");
@@ -178,7 +178,7 @@ async fn interrupt_ends_profiling_and_frees_its_slot() {
     // Profiling runs do not count as inferences or into their measured times.
     assert_eq!(node.metric("nv_inference_request_success", "model=\"m\"").await, 1.0);
     let shown: Model = node.get("/v1/models/m").await.ok().json();
-    assert_eq!(shown.newest.profile.run_time_ns.values().map(|mean| mean.count).sum::<u64>(), 1);
+    assert_eq!(shown.active.profile.run_time_ns.values().map(|mean| mean.count).sum::<u64>(), 1);
 }
 
 #[tokio::test]
@@ -262,7 +262,7 @@ async fn autosizing_follows_the_request_rate() {
     node.weir(&[&["models", "profile", "m"][..], &arguments].concat()).await.unwrap();
     eventually("the sizing", async || (number("weir_model_threads").await == 2.0).then_some(())).await;
     assert_eq!(number("weir_model_sessions_max").await, 1.0);
-    let runs = |model: &Model| model.newest.devices[0].runs.unwrap();
+    let runs = |model: &Model| model.active.devices[0].runs.unwrap();
     let shown: Model = node.get("/v1/models/m").await.ok().json();
     assert_eq!((runs(&shown).threads, runs(&shown).at_once_max), (2, 1));
 

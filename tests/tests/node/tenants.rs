@@ -59,7 +59,7 @@ async fn models_are_separate_per_tenant() {
     assert_eq!(other.delete("/v1/models/m").await.code(), ErrorCode::ModelNotFound);
     let theirs = other.push_model("m", 1, model("good/matmul.onnx")).await;
     assert_eq!(theirs.tenant.as_str(), "other");
-    assert_eq!(acme.models().await[0].newest.signature.inputs[0].name, "a");
+    assert_eq!(acme.models().await[0].active.signature.inputs[0].name, "a");
 }
 
 #[tokio::test]

@@ -266,5 +266,5 @@ async fn changes_are_atomic_under_kills_and_client_disconnects() {
 
 async fn names(node: &TestNode) -> Vec<(String, ContentHash)> {
     let models = node.models().await;
-    models.iter().map(|model| (model.newest.name.to_string(), model.newest.digest)).collect()
+    models.iter().map(|model| (model.active.name.to_string(), model.active.digest)).collect()
 }

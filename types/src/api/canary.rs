@@ -1,10 +1,10 @@
-//! Canaries: new versions that get a share of the calls of a function.
+//! Canaries: new versions that get a share of the calls of a function or of the runs of a model.
 
 use crate::{NodeId, Version};
 use serde::{Deserialize, Serialize};
 
 /// A version that gets a share of the calls, while the active version gets the others. Part of
-/// [`Function`](super::Function).
+/// [`Function`](super::Function) and [`Model`](super::Model).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Canary {
     /// The new version.
@@ -15,7 +15,7 @@ pub struct Canary {
     /// Time from which it has had this share.
     pub started_at_ms: u64,
     /// Time after its start at which the node promotes it, unless it is worse than the active
-    /// version; `None`: only `POST /v1/functions/{name}/promote` promotes it.
+    /// version; `None`: only a request promotes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promote_after_ms: Option<u64>,
 }
@@ -29,7 +29,8 @@ impl Canary {
     pub const PROMOTE_AFTER_MS_MAX: u64 = 30 * 24 * 3_600_000;
 }
 
-/// A canary beside the active version. Response of `GET /v1/functions/{name}/canary`.
+/// A canary beside the active version. Response of `GET /v1/functions/{name}/canary`
+/// and `GET /v1/models/{name}/canary`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CanaryReport {
     /// The canary.
@@ -50,13 +51,12 @@ pub struct CanaryReport {
     pub unreachable: Vec<NodeId>,
 }
 
-/// Calls of a version. Part of [`CanaryReport`].
+/// Calls of a version of a function, or runs of a version of a model. Part of [`CanaryReport`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct VersionCalls {
     /// Calls that ended, except those that failed by the fault of their client.
     pub calls: u64,
-    /// Calls that failed: with an HTTP status of 500 or above, or because the function's queue was
-    /// full.
+    /// Calls that failed: with an HTTP status of 500 or above, or because a queue was full.
     pub failed: u64,
     /// Run time that 95 % of the successful calls kept to; `None` before the first of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]

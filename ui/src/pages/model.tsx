@@ -1,6 +1,7 @@
 import { postJson } from '../api';
 import { bytes, ns, number, time } from '../format';
 import { useJson, useLoad } from '../hooks';
+import { CanaryCard } from '../parts/canary';
 import { Distribution } from '../parts/distribution';
 import { InferenceForm, Signature } from '../parts/inference';
 import { scrape } from '../parts/rates';
@@ -16,7 +17,7 @@ export function ModelPage({ collection, name }: { collection: 'models' | 'kernel
   return (
     <Page title={name}>
       <ErrorBox error={error} />
-      <Card title="Newest version">
+      <Card title="Active version">
         <Facts
           facts={[
             ['Version', value.version],
@@ -29,6 +30,7 @@ export function ModelPage({ collection, name }: { collection: 'models' | 'kernel
         />
         <Signature inputs={value.inputs} outputs={value.outputs} />
       </Card>
+      {value.canary !== undefined && <CanaryCard path={path} canary={value.canary} />}
       <Card title="Run">
         <InferenceForm name={name} inputs={value.inputs} />
       </Card>
@@ -142,26 +144,45 @@ function MeasuredTable({ measured }: { measured: Measured[] }) {
 }
 
 function Versions(props: { path: string; model: Model; onChange: () => void }) {
-  const pushAgain = async (version: number): Promise<void> => {
-    await postJson(`${props.path}/rollback`, { version });
+  const { versions, version: active, canary } = props.model;
+  const change = async (action: string, body: object): Promise<void> => {
+    await postJson(`${props.path}/${action}`, body);
     props.onChange();
   };
   return (
     <Card title="Versions" note="A rollback pushes an earlier version again, as the newest version.">
       <Table label="Versions" head={['Version', 'Action']}>
-        {[...props.model.versions].reverse().map((version) => (
+        {[...versions].reverse().map((version) => (
           <tr key={version}>
             <td class="number">{version}</td>
             <td>
-              {version === props.model.version ? (
-                <Badge kind="good">newest</Badge>
-              ) : (
-                <ConfirmedButton
-                  label={`Roll back to version ${version}`}
-                  question={`Push version ${version} again, as the newest?`}
-                  action={() => pushAgain(version)}
-                />
-              )}
+              <div class="actions">
+                {version === active && <Badge kind="good">active</Badge>}
+                {version === active && canary !== undefined && (
+                  <ConfirmedButton
+                    label={`End canary ${canary.version}`}
+                    question={`Send all runs to version ${version}?`}
+                    action={() => change('rollback', {})}
+                  />
+                )}
+                {version === canary?.version && (
+                  <>
+                    <Badge kind="busy">{`canary, ${canary.percent} %`}</Badge>
+                    <ConfirmedButton
+                      label={`Promote version ${version}`}
+                      question={`Send all runs to version ${version}?`}
+                      action={() => change('promote', {})}
+                    />
+                  </>
+                )}
+                {version !== active && version !== canary?.version && (
+                  <ConfirmedButton
+                    label={`Roll back to version ${version}`}
+                    question={`Push version ${version} again, as the newest?`}
+                    action={() => change('rollback', { version })}
+                  />
+                )}
+              </div>
             </td>
           </tr>
         ))}

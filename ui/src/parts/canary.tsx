@@ -1,4 +1,4 @@
-// The canary of a function beside its active version.
+// The canary of a function or model beside its active version.
 
 import { ApiError } from '../api';
 import { ms, number, time } from '../format';

@@ -1,7 +1,7 @@
 //! The changes of a plan, one after the other.
 
 use crate::client::Client;
-use crate::commands::deploy::canary;
+use crate::commands::canary;
 use crate::declaration::{Action, Content, Declared, DeclaredCanary, DeclaredModel, Kind, Plan, Step};
 use crate::error::{Exit, Problem};
 use crate::output::OutputSettings;
@@ -107,7 +107,7 @@ impl Apply {
 
     fn wait_for(&self, canaries: Vec<(Name, Canary)>) -> Result<()> {
         for (name, canary) in canaries.into_iter().filter(|(_, canary)| canary.promote_after_ms.is_some()) {
-            let function = canary::wait(&name, canary, &self.client, self.output)?;
+            let function: Function = canary::wait(&name, canary, &self.client, self.output)?;
             self.output.note(format!("{name} is at version {} now", function.active.version));
         }
         Ok(())

@@ -1,7 +1,8 @@
 //! `weir models push`.
 
 use super::upload_settings::ModelSettingsArgs;
-use super::{lacking, removed, signature};
+use super::{is_at, lacking, removed, signature};
+use crate::commands::canary::{self, CanaryArgs};
 use crate::commands::collection::Collection;
 use crate::error::Problem;
 use crate::uploads::{FormFields, ModelUpload, labels_field};
@@ -11,7 +12,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use weir_types::api::ModelPushed;
+use weir_types::api::{Model, ModelPushed};
 use weir_types::{LABELS_BYTES_MAX, Labels, Name};
 
 /// Number of labels that `weir models show` prints.
@@ -36,6 +37,8 @@ pub(super) struct UploadArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     version: Option<u32>,
     #[command(flatten)]
+    canary: CanaryArgs,
+    #[command(flatten)]
     settings: ModelSettingsArgs,
 }
 
@@ -47,18 +50,39 @@ impl UploadArgs {
     /// Pushes the model in `file`, and prints the result.
     pub(super) fn push(&self, name: &Name, file: &Path, models: &Collection) -> Result<()> {
         let version = self.version.map_or_else(String::new, |version| format!("/versions/{version}"));
-        let path = format!("{}{version}{}", models.path(name), self.settings.query());
+        let query = self.settings.query(self.canary.query());
+        let path = format!("{}{version}{query}", models.path(name));
         // Unreadable labels should not wait for the model.
         let fields = fields(&self.settings.labels)?;
         let upload = ModelUpload { path: &path, name, file, fields };
         let pushed = upload.send(&models.client, models.output)?;
-        models.output.result(&pushed, |ModelPushed { model, removed_versions }| {
-            let signature = signature(&model.signature);
-            let removed = removed(removed_versions);
-            let lacking = lacking(model);
-            format!("pushed {}:{}\n{signature}{removed}{lacking}", model.name, model.version)
-        })
+        let Some(canary) = pushed.canary.filter(|canary| canary.promote_after_ms.is_some()) else {
+            if self.canary.is_given() && pushed.canary.is_none() {
+                models.output.note("no version was active before, so this one gets all runs");
+            }
+            return models.output.result(&pushed, described);
+        };
+        models.output.note(described(&pushed).trim_end());
+        let now: Model = canary::wait(name, canary, &models.client, models.output)?;
+        models.output.result(&now, is_at)
     }
+}
+
+/// The result of a push.
+fn described(ModelPushed { model, canary, removed_versions }: &ModelPushed) -> String {
+    let name = &model.name;
+    let version = model.version;
+    let canary = canary.map(|canary| {
+        let percent = canary.percent;
+        format!(
+            "a canary with {percent} % of the runs: weir models promote {name}, or weir models rollback {name}\n"
+        )
+    });
+    let canary = canary.unwrap_or_default();
+    let signature = signature(&model.signature);
+    let removed = removed(removed_versions);
+    let lacking = lacking(model);
+    format!("pushed {name}:{version}\n{canary}{signature}{removed}{lacking}")
 }
 
 /// File with the labels of an output: `FILE` or `OUTPUT=FILE`.

@@ -64,17 +64,17 @@ pub(super) struct ModelSettingsArgs {
     /// if the model has several
     #[arg(long, value_name = "[OUTPUT=]FILE")]
     pub(super) labels: Vec<LabelsFile>,
-    /// Push the model even if it has other inputs or outputs than the newest version
+    /// Push the model even if it has other inputs or outputs than the active version
     #[arg(long)]
     allow_signature_change: bool,
 }
 
 impl ModelSettingsArgs {
-    /// The query of a push with these settings, apart from the labels.
-    pub(super) fn query(&self) -> String {
+    /// The query of a push with these settings, apart from the labels, and with those of a canary.
+    pub(super) fn query(&self, canary: Vec<(&'static str, String)>) -> String {
         let text = |value: Option<u64>| value.map(|value| value.to_string());
         let sizes: Vec<String> = self.preferred_batch_sizes.iter().map(ToString::to_string).collect();
-        query(&[
+        let mut given = vec![
             ("allow_signature_change", self.allow_signature_change.then(|| "true".to_owned())),
             ("slots", text(self.slots.map(u64::from))),
             ("device", self.device.clone()),
@@ -92,6 +92,8 @@ impl ModelSettingsArgs {
             ("batching.queue_delay_us_max", text(self.queue_delay_us_max)),
             // As JSON, so that a numeric name stays a string.
             ("batching.mask", self.mask.as_deref().map(|mask| serde_json::Value::from(mask).to_string())),
-        ])
+        ];
+        given.extend(canary.into_iter().map(|(name, value)| (name, Some(value))));
+        query(&given)
     }
 }

@@ -53,6 +53,8 @@ PUSH_MODEL = Operation("PUT", "/v1/models/{name}/versions/{version}", is_repeata
 SHOW_MODEL_VERSION = Operation("GET", "/v1/models/{name}/versions/{version}", is_repeatable=True)
 DELETE_MODEL_VERSION = Operation("DELETE", "/v1/models/{name}/versions/{version}", is_repeatable=False)
 ROLL_BACK_MODEL = Operation("POST", "/v1/models/{name}/rollback", is_repeatable=False)
+SHOW_MODEL_CANARY = Operation("GET", "/v1/models/{name}/canary", is_repeatable=True)
+PROMOTE_MODEL_CANARY = Operation("POST", "/v1/models/{name}/promote", is_repeatable=False)
 RELEASE_MODEL_VERSION = Operation("POST", "/v1/models/{name}/versions/{version}/release", is_repeatable=False)
 PROFILE_MODEL = Operation("POST", "/v1/models/{name}/profile", is_repeatable=False)
 PLAN_CAPACITY = Operation("GET", "/v1/models/{name}/capacity", is_repeatable=True)

@@ -557,6 +557,8 @@ class ModelVersion(TypedDict):
 
 
 class ModelPushed(ModelVersion):
+    canary: NotRequired[Canary]
+    """The version that gets a share of the calls, if any."""
     removed_versions: NotRequired[RemovedVersions]
     """Old versions that the request removed, if any (`versions_keep`)."""
 
@@ -587,7 +589,8 @@ class ModelOnDevice(TypedDict):
 
 
 class Model(ModelVersion, Versions):
-    pass
+    canary: NotRequired[Canary]
+    """The version that gets a share of the calls, if any."""
 
 
 class Profile(TypedDict):

@@ -73,8 +73,7 @@ impl Models {
     /// The models with autosizing.
     fn autosized(&self) -> Vec<(Arc<ModelEntry>, Autosize)> {
         let known = self.read_known();
-        let all = known.tenants.values().flat_map(|models| models.values());
-        let all = all.flat_map(|versions| versions.values());
+        let all = known.entries();
         all.filter_map(|entry| Some((entry.clone(), entry.record.manifest.autosize?))).collect()
     }
 

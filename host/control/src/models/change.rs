@@ -1,9 +1,11 @@
 //! Pushes and deletes models: one transaction each, completed once started.
 
 use super::compatibility::breaking_changes;
-use super::record::{ModelRecord, model_key};
+use super::index::StoredHead;
+use super::record::{ModelRecord, head_key, model_key};
 use super::store::DurableFiles;
-use super::{ModelEntry, Models, ModelsError, VERSIONS_MAX};
+use super::{ModelEntry, Models, ModelsError, VERSIONS_MAX, canary};
+use crate::canary::CanaryShare;
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 use weir_datastore::{Commit, Compare, Revision, Transaction};
@@ -24,8 +26,12 @@ impl Models {
         request: PushRequest,
         upload: Staged,
     ) -> Result<(Arc<ModelEntry>, bool), ModelsError> {
-        let PushRequest { tenant, name, version, mut manifest, content, may_change_signature } = request;
+        let PushRequest { tenant, name, version, mut manifest, content, may_change_signature, canary } =
+            request;
         self.refuse_other_kind(&tenant, &name, content)?;
+        // Pushing a canary again changes its share.
+        let is_repeated = || self.same_canary(&tenant, &name, upload.digest, &manifest);
+        let version = version.or_else(|| canary.and_then(|_| is_repeated()));
         if let Some(version) = version
             && let Ok(same) = self.get(&tenant, &name, Some(version))
             && same.record.digest == upload.digest
@@ -36,6 +42,9 @@ impl Models {
             Some(version) => self.same(&tenant, &name, version, upload.digest, &manifest)?,
             None => None,
         };
+        if let (Some(same), Some(share)) = (&same, canary) {
+            self.set_share(&tenant, &name, same.record.version, share).await?;
+        }
         if let Some(same) = &same
             && self.store.is_intact(same.files()).await?
         {
@@ -43,7 +52,9 @@ impl Models {
         }
         let digest = upload.digest;
         let model_bytes = upload.bytes;
-        let mut push = Push { tenant, name, version, digest, model_bytes, manifest, may_change_signature };
+        let canary = canary.filter(|_| same.is_none());
+        let mut push =
+            Push { tenant, name, version, digest, model_bytes, manifest, may_change_signature, canary };
         let mut fresh = {
             let preparer = self.devices.preparer_of(content).ok_or(ModelsError::KernelGraphsOff)?;
             self.store.prepare(&push.tenant, upload, push.manifest.precision, preparer).await?
@@ -73,16 +84,17 @@ impl Models {
         self.refuse_other_kind(tenant, name, content)
     }
 
-    /// Pushes an earlier version again, as the newest one: version `to`, or the version before the
-    /// newest.
+    /// Pushes an earlier version again, as the newest one: version `to`, or the version that was active
+    /// before. Ends a canary. The caller ends a canary without a version to return to by
+    /// [`end_canary`](Self::end_canary).
     pub async fn roll_back(
         self: &Arc<Self>,
         tenant: &TenantId,
         name: &Name,
         to: Option<Version>,
     ) -> Result<Arc<ModelEntry>, ModelsError> {
-        let before_newest = || self.versions(tenant, name).iter().rev().nth(1).copied();
-        let to = to.or_else(before_newest).ok_or_else(|| ModelsError::NothingBefore(name.clone()))?;
+        let previous = || self.roles(tenant, name).previous;
+        let to = to.or_else(previous).ok_or_else(|| ModelsError::NothingBefore(name.clone()))?;
         let entry = self.get(tenant, name, Some(to))?;
         let ModelRecord { digest, model_bytes, manifest, prepared: hash, .. } = entry.record.clone();
         let push = Push {
@@ -94,6 +106,7 @@ impl Models {
             manifest,
             // The owner names the version.
             may_change_signature: true,
+            canary: None,
         };
         let turn = self.turn(name).await?;
         let models = self.clone();
@@ -116,18 +129,25 @@ impl Models {
         name: &Name,
         version: Option<Version>,
     ) -> Result<(), ModelsError> {
-        let ids = self.ids(tenant, name, version)?;
+        self.ids(tenant, name, version)?;
         let turn = self.turn(name).await?;
         let models = self.clone();
+        let tenant = tenant.clone();
+        let name = name.clone();
         let change = async move {
             let _turn = turn;
-            models.remove(ids).await
+            let ids = models.ids(&tenant, &name, version)?;
+            match version {
+                Some(version) => models.may_delete(&tenant, &name, version)?,
+                None => return models.remove(ids, Some((&tenant, &name))).await,
+            }
+            models.remove(ids, None).await
         };
         self.changes.carry_through(change).await?
     }
 
-    /// Removes the oldest versions above `keep`, except the newest one, `pushed`, and those that
-    /// `is_used` names or that invocations hold. Returns the removed versions. `keep` = 0 keeps all.
+    /// Removes the oldest versions above `keep`, except the newest one, the active one, the canary,
+    /// `pushed`, and those that `is_used` names or that invocations hold. Returns the removed versions. `keep` = 0 keeps all.
     pub async fn prune(
         self: &Arc<Self>,
         pushed: &ModelId,
@@ -143,15 +163,19 @@ impl Models {
         let change = async move {
             let _turn = turn;
             let mut versions = models.versions(&tenant, &name);
+            let roles = models.roles(&tenant, &name);
             let excess = versions.len().saturating_sub(keep);
             versions.pop();
             let id = |version| ModelId { tenant: tenant.clone(), name: name.clone(), version };
             let is_unused = |version: &Version| {
-                *version != pushed && !is_used(*version) && !models.devices.is_any_pinned(&[id(*version)])
+                *version != pushed
+                    && !roles.serves(*version)
+                    && !is_used(*version)
+                    && !models.devices.is_any_pinned(&[id(*version)])
             };
             let removed: Vec<Version> = versions.into_iter().filter(is_unused).take(excess).collect();
             if !removed.is_empty() {
-                models.remove(removed.iter().map(|version| id(*version)).collect()).await?;
+                models.remove(removed.iter().map(|version| id(*version)).collect(), None).await?;
             }
             Ok(removed)
         };
@@ -168,17 +192,22 @@ impl Models {
         }
     }
 
-    async fn turn(&self, name: &Name) -> Result<OwnedSemaphorePermit, ModelsError> {
+    pub(super) async fn turn(&self, name: &Name) -> Result<OwnedSemaphorePermit, ModelsError> {
         self.turn.clone().acquire_owned().await.map_err(|_| ModelsError::Conflict(name.clone()))
     }
 
     async fn add(&self, push: Push, kept: DurableFiles) -> Result<(Arc<ModelEntry>, bool), ModelsError> {
         self.refuse_other_kind(&push.tenant, &push.name, kept.prepared.content())?;
         let have = self.all_versions(&push.tenant, &push.name);
-        let version = push.version.unwrap_or_else(|| Version(have.last().map_or(0, |newest| newest.0) + 1));
+        let stored = self.stored_head(&push.tenant, &push.name);
+        let version = push.version.unwrap_or_else(|| {
+            let newest = have.iter().copied().chain(stored.head.map(|head| head.newest)).max();
+            Version(newest.map_or(0, |newest| newest.0) + 1)
+        });
         self.check_signature(&push, Some(version), &kept.prepared)?;
-        let Push { tenant, name, digest, model_bytes, manifest, .. } = push;
+        let Push { tenant, name, digest, model_bytes, manifest, canary, .. } = push;
         let same = self.same(&tenant, &name, version, digest, &manifest)?;
+        let head = self.head_for_push(&tenant, &name, (version, have.last().copied()), canary)?;
         if same.is_none() && have.len() >= VERSIONS_MAX {
             return Err(ModelsError::TooManyVersions(name));
         }
@@ -196,10 +225,15 @@ impl Models {
         let DurableFiles { prepared, hash, holds: _holds } = kept;
         let record =
             ModelRecord { version, digest, model_bytes, pushed_at_ms: now_ms(), manifest, prepared: hash };
-        let writes = Transaction::new().when(fence).put(key, record.encode());
+        let mut writes = Transaction::new().when(fence).put(key, record.encode());
+        if let Some(head) = &head {
+            let key = head_key(&id.tenant, &id.name)?;
+            writes = writes.when(canary::fence(&key, stored.revision)).put(key, head.encode());
+        }
         match self.datastore.commit(writes).await? {
             Commit::Done(revision) => {
-                let entry = self.insert(&id, revision, record, prepared);
+                let head = head.map(|head| StoredHead { revision: Some(revision), head: Some(head) });
+                let entry = self.insert(&id, revision, (record, prepared), head);
                 if let Some(before) = &same {
                     self.let_go(&before.source.key);
                 }
@@ -210,31 +244,37 @@ impl Models {
     }
 
     /// Refuses a push that would become the newest version if its inputs or outputs are
-    /// incompatible with those of the current newest version, unless the push permits such a
-    /// change. `version` is the version that the push requests; `None` means the next version.
+    /// incompatible with those of the active version, unless the push permits such a change.
+    /// `version` is the version that the push requests; `None` means the next version.
     fn check_signature(
         &self,
         push: &Push,
         version: Option<Version>,
         prepared: &Prepared,
     ) -> Result<(), ModelsError> {
-        let Ok(newest) = self.get(&push.tenant, &push.name, None) else { return Ok(()) };
-        let newest_version = newest.record.version;
-        if push.may_change_signature || version.is_some_and(|version| version <= newest_version) {
+        let Ok(active) = self.get(&push.tenant, &push.name, None) else { return Ok(()) };
+        let newest = self.versions(&push.tenant, &push.name).last().copied();
+        if push.may_change_signature || version.is_some_and(|version| Some(version) <= newest) {
             return Ok(());
         }
-        match breaking_changes(&newest.source.prepared.signature, &prepared.signature) {
+        match breaking_changes(&active.source.prepared.signature, &prepared.signature) {
             None => Ok(()),
             Some(changes) => {
                 let name = push.name.clone();
-                Err(ModelsError::SignatureChanged { name, newest: newest_version, changes })
+                Err(ModelsError::SignatureChanged { name, active: active.record.version, changes })
             }
         }
     }
 
-    async fn remove(&self, ids: Vec<ModelId>) -> Result<(), ModelsError> {
+    /// Removes versions, and then the head of `whole`, a model that is removed with all its versions.
+    async fn remove(&self, ids: Vec<ModelId>, whole: Option<(&TenantId, &Name)>) -> Result<(), ModelsError> {
         for batch in ids.chunks(REMOVED_AT_ONCE) {
             let mut writes = Transaction::new();
+            // With the last versions: a crash before them must not activate a canary.
+            let with_head = whole.filter(|_| batch.last() == ids.last());
+            if let Some((tenant, name)) = with_head {
+                writes = writes.delete(head_key(tenant, name)?);
+            }
             for id in batch {
                 writes = writes.delete(model_key(id)?);
             }
@@ -243,6 +283,9 @@ impl Models {
             // between.
             for key in batch.iter().filter_map(|id| self.forget(id)) {
                 self.let_go(&key);
+            }
+            if let Some((tenant, name)) = with_head {
+                self.set_head(tenant, name, StoredHead::default());
             }
             if let Err(error) = self.forget_profiles(batch).await {
                 tracing::debug!(%error, "removing the profiles of deleted models failed; the next start removes them");
@@ -298,7 +341,7 @@ impl Models {
 }
 
 /// Names the outputs of the labels, and checks that the labels fit them.
-fn name_outputs(manifest: &mut ModelManifest, prepared: &Prepared) -> Result<(), ModelsError> {
+pub(super) fn name_outputs(manifest: &mut ModelManifest, prepared: &Prepared) -> Result<(), ModelsError> {
     let labels = std::mem::take(&mut manifest.labels);
     manifest.labels = labels.for_outputs(&prepared.signature.outputs)?;
     Ok(())
@@ -334,8 +377,10 @@ pub struct PushRequest {
     pub manifest: ModelManifest,
     /// The kind of the upload.
     pub content: Content,
-    /// Whether users of the newest version may be unable to use the pushed one.
+    /// Whether users of the active version may be unable to use the pushed one.
     pub may_change_signature: bool,
+    /// The share of the runs and the present time, if the version is a canary.
+    pub canary: Option<(CanaryShare, u64)>,
 }
 
 /// The contents of a push.
@@ -348,4 +393,5 @@ struct Push {
     model_bytes: u64,
     manifest: ModelManifest,
     may_change_signature: bool,
+    canary: Option<(CanaryShare, u64)>,
 }

@@ -30,6 +30,44 @@ pub enum ModelsError {
         /// The existing version.
         version: Version,
     },
+    /// The active version was deleted, and no other may replace it.
+    #[error("model {0} has no active version; push one, or name a version")]
+    NoActive(Name),
+    /// The model has no canary, or not the expected one.
+    #[error(
+        "model {0} has no canary; push one with a share of the runs: weir models push {0} FILE --canary PERCENT"
+    )]
+    NoCanary(Name),
+    /// The version of a canary is not newer than all others.
+    #[error(
+        "version {version} of model {name} cannot be a canary, which is newer than all other versions; push it without a number"
+    )]
+    NotNewer {
+        /// The model's name.
+        name: Name,
+        /// The version.
+        version: Version,
+    },
+    /// The deletion of a canary, or of the active version beside it, was requested.
+    #[error(
+        "version {version} of model {name} gets a share of the runs; end the canary first: weir models promote {name}, or weir models rollback {name}"
+    )]
+    InTrial {
+        /// The model's name.
+        name: Name,
+        /// The version.
+        version: Version,
+    },
+    /// The deletion of a version was requested that only canaries that were rolled back could replace.
+    #[error(
+        "version {version} of model {name} is active, and no earlier version could replace it; push another version first, or delete the model"
+    )]
+    LastActive {
+        /// The model's name.
+        name: Name,
+        /// The version.
+        version: Version,
+    },
     /// The version's record or files are damaged.
     #[error("model {}:{} cannot be read on this node: {why}; push it again, or delete it", id.name, id.version)]
     Damaged {
@@ -38,13 +76,13 @@ pub enum ModelsError {
         /// The reason why the version cannot be read.
         why: String,
     },
-    /// The push changes inputs or outputs of the newest version.
-    #[error("the push changes inputs or outputs of {name}:{newest}: {changes}")]
+    /// The push changes inputs or outputs of the active version.
+    #[error("the push changes inputs or outputs of {name}:{active}: {changes}")]
     SignatureChanged {
         /// The model's name.
         name: Name,
-        /// The newest version.
-        newest: Version,
+        /// The active version.
+        active: Version,
         /// The differences.
         changes: String,
     },
@@ -68,8 +106,8 @@ pub enum ModelsError {
         "kernel graphs are disabled on this node, because they run users' code on a device; the operator enables them with `[node.kernel_graphs] enabled = true` in weir.toml"
     )]
     KernelGraphsOff,
-    /// A rollback was requested, and the name has no version before its newest.
-    #[error("{0} has no version before its newest to roll back to")]
+    /// A rollback was requested, and the name has no version before its active one.
+    #[error("{0} has no version before its active one to roll back to")]
     NothingBefore(Name),
     /// No device that the manifest allows can run the model.
     #[error("the model cannot run on device = \"{0}\": {1}")]

@@ -1,6 +1,6 @@
 //! Follows pushes and deletions on other nodes.
 
-use super::record::{self, id_of, model_key};
+use super::record::{self, head_of, id_of, model_key};
 use super::{Models, ModelsError};
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,6 +55,14 @@ impl Follow for ModelFollower {
 
     async fn apply(&self, change: Change) {
         let mut is_any_removed = false;
+        // First: a canary that is read must not become active.
+        for event in &change.events {
+            let Some((tenant, name)) = head_of(event.key()) else { continue };
+            match event {
+                WatchEvent::Put(entry) => self.0.take_in_head(&tenant, &name, entry),
+                WatchEvent::Delete(_) => self.0.head_deleted(&tenant, &name, change.revision),
+            }
+        }
         for event in &change.events {
             let Some(id) = id_of(event.key()) else { continue };
             match event {

@@ -1,21 +1,41 @@
 //! The models of all tenants as known to this node, including unreadable ones.
 
+use super::head::{ModelHead, ModelRoles};
 use super::sharing::Sharing;
+use super::trial::ModelTrial;
 use super::{ModelEntry, ModelsError};
+use crate::canary::Split;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use weir_datastore::Revision;
 use weir_types::{ModelId, Name, TenantId, Version};
 
-pub(super) type Versions = BTreeMap<Version, Arc<ModelEntry>>;
-
 /// The models of all tenants as known to this node.
 #[derive(Default)]
 pub(super) struct KnownModels {
-    pub(super) tenants: HashMap<TenantId, BTreeMap<Name, Versions>>,
+    pub(super) tenants: HashMap<TenantId, BTreeMap<Name, ModelVersions>>,
     /// Models that could not be read.
     pub(super) damaged: BTreeMap<ModelId, DamagedModel>,
     pub(super) sharing: Sharing,
+}
+
+/// The versions of one model, with their roles. May have a head before this node has read a version.
+pub(super) struct ModelVersions {
+    entries: BTreeMap<Version, Arc<ModelEntry>>,
+    head: StoredHead,
+    roles: ModelRoles,
+    /// The split of the runs, while there is a canary.
+    split: Option<Arc<Split>>,
+    trial: Arc<ModelTrial>,
+}
+
+/// The datastore's record of the active version.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct StoredHead {
+    /// `None`: there is no record.
+    pub(super) revision: Option<Revision>,
+    /// `None`: there is no record, or it cannot be read.
+    pub(super) head: Option<ModelHead>,
 }
 
 /// A model that could not be read.
@@ -26,8 +46,82 @@ pub(super) struct DamagedModel {
     pub(super) may_heal: bool,
 }
 
+impl ModelVersions {
+    pub(super) fn new(trial: ModelTrial) -> Self {
+        Self {
+            entries: BTreeMap::new(),
+            head: StoredHead::default(),
+            roles: ModelRoles::default(),
+            split: None,
+            trial: Arc::new(trial),
+        }
+    }
+
+    /// All versions, by number.
+    pub(super) fn entries(&self) -> &BTreeMap<Version, Arc<ModelEntry>> {
+        &self.entries
+    }
+
+    pub(super) fn head(&self) -> StoredHead {
+        self.head
+    }
+
+    pub(super) fn roles(&self) -> ModelRoles {
+        self.roles
+    }
+
+    /// The roles of the versions if these were all.
+    pub(super) fn roles_of(&self, entries: &BTreeMap<Version, Arc<ModelEntry>>) -> ModelRoles {
+        ModelRoles::new(entries, self.head.head.as_ref())
+    }
+
+    pub(super) fn trial(&self) -> &Arc<ModelTrial> {
+        &self.trial
+    }
+
+    /// Whether there is neither a version nor a head.
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.head.revision.is_none()
+    }
+
+    /// The version that runs use if they name none.
+    pub(super) fn active(&self) -> Option<&Arc<ModelEntry>> {
+        self.entries.get(&self.roles.active?)
+    }
+
+    /// The version for one run or call: the active version, or the canary.
+    pub(super) fn choose(&self, name: &Name, key: Option<&[u8]>) -> Option<&Arc<ModelEntry>> {
+        let canary = self.split.as_ref().and_then(|split| split.choose(name.as_str(), key));
+        canary.and_then(|canary| self.entries.get(&canary)).or_else(|| self.active())
+    }
+
+    /// Adds or replaces a version, with the head that was written with it.
+    pub(super) fn insert(&mut self, entry: Arc<ModelEntry>, head: Option<StoredHead>) {
+        self.head = head.unwrap_or(self.head);
+        self.entries.insert(entry.record.version, entry);
+        self.update();
+    }
+
+    pub(super) fn remove(&mut self, version: Version) -> Option<Arc<ModelEntry>> {
+        let removed = self.entries.remove(&version);
+        self.update();
+        removed
+    }
+
+    pub(super) fn set_head(&mut self, head: StoredHead) {
+        self.head = head;
+        self.update();
+    }
+
+    fn update(&mut self) {
+        self.roles = self.roles_of(&self.entries);
+        self.split = Split::after(self.roles.canary, self.split.as_ref());
+        self.trial.set(self.roles);
+    }
+}
+
 impl KnownModels {
-    /// The requested version; without one, the newest. An error if the version is missing or
+    /// The requested version; without one, the active version. An error if the version is missing or
     /// damaged.
     pub(super) fn get(
         &self,
@@ -35,10 +129,21 @@ impl KnownModels {
         name: &Name,
         version: Option<Version>,
     ) -> Result<Arc<ModelEntry>, ModelsError> {
+        self.find(tenant, name, version, ModelVersions::active)
+    }
+
+    /// Like [`get`](Self::get), but without a version, `choose` chooses one.
+    pub(super) fn find(
+        &self,
+        tenant: &TenantId,
+        name: &Name,
+        version: Option<Version>,
+        choose: impl FnOnce(&ModelVersions) -> Option<&Arc<ModelEntry>>,
+    ) -> Result<Arc<ModelEntry>, ModelsError> {
         let versions = self.versions(tenant, name);
         let entry = versions.and_then(|versions| match version {
-            None => versions.values().next_back(),
-            Some(version) => versions.get(&version),
+            None => choose(versions),
+            Some(version) => versions.entries.get(&version),
         });
         if let Some(entry) = entry {
             return Ok(entry.clone());
@@ -49,22 +154,31 @@ impl KnownModels {
         if let Some((id, damaged)) = self.damaged.iter().rev().find(|(id, _)| is_asked(id)) {
             return Err(ModelsError::Damaged { id: id.clone(), why: damaged.why.clone() });
         }
-        Err(match (versions, version) {
-            (Some(versions), Some(version)) => {
-                let have: Vec<_> = versions.keys().map(ToString::to_string).collect();
-                ModelsError::NoVersion { name: name.clone(), version, have: have.join(", ") }
-            }
-            _ => ModelsError::NoModel(name.clone()),
+        let have: Vec<_> = versions
+            .into_iter()
+            .flat_map(|versions| versions.entries.keys().map(ToString::to_string))
+            .collect();
+        Err(match version {
+            _ if have.is_empty() => ModelsError::NoModel(name.clone()),
+            None => ModelsError::NoActive(name.clone()),
+            Some(version) => ModelsError::NoVersion { name: name.clone(), version, have: have.join(", ") },
         })
     }
 
     /// The versions of a model.
-    pub(super) fn versions(&self, tenant: &TenantId, name: &Name) -> Option<&Versions> {
+    pub(super) fn versions(&self, tenant: &TenantId, name: &Name) -> Option<&ModelVersions> {
         self.tenants.get(tenant)?.get(name)
+    }
+
+    /// The models of all tenants.
+    pub(super) fn models(&self) -> impl Iterator<Item = (&TenantId, &Name, &ModelVersions)> {
+        let tenants = self.tenants.iter();
+        tenants
+            .flat_map(|(tenant, models)| models.iter().map(move |(name, versions)| (tenant, name, versions)))
     }
 
     /// Every version of every model.
     pub(super) fn entries(&self) -> impl Iterator<Item = &Arc<ModelEntry>> {
-        self.tenants.values().flat_map(BTreeMap::values).flat_map(BTreeMap::values)
+        self.models().flat_map(|(_, _, versions)| versions.entries.values())
     }
 }

@@ -1,6 +1,7 @@
 //! A model pinned in a device's memory, with the CPU as a fallback for runs that the device does
 //! not support.
 
+use super::trial::CountedRun;
 use super::{ModelEntry, Models};
 use crate::devices::NodeDevice;
 use std::sync::Arc;
@@ -18,6 +19,8 @@ pub struct ModelPin {
     pin: Pin,
     ran_on: RanOn,
     around: Arc<Around>,
+    /// The version that the runs count for; `None` for models that guests load.
+    counted: Option<Arc<ModelEntry>>,
 }
 
 /// The device on which a model ran.
@@ -61,7 +64,13 @@ impl ModelPin {
     ) -> Self {
         let models = models.clone();
         let placements = placements.clone();
-        Self { pin, ran_on, around: Arc::new(Around { models, placements, ordinal, recorder, beside }) }
+        let around = Arc::new(Around { models, placements, ordinal, recorder, beside });
+        Self { pin, ran_on, around, counted: None }
+    }
+
+    /// Counts the runs for a version while its model has a canary.
+    pub(super) fn counted_for(self, entry: &Arc<ModelEntry>) -> Self {
+        Self { counted: Some(entry.clone()), ..self }
     }
 
     /// The pinned model, for measuring it on the device where it was placed.
@@ -95,32 +104,46 @@ impl ModelPin {
             request.meter = Some(Meter::observed(&meter, recorder.request()));
         }
         let key = self.pin.key().clone();
+        let counted = self.counted.as_ref().map(CountedRun::begin);
         let run = self.pin.run(request);
         async move {
-            let ended = run.await;
-            if let Err(InferenceError::DeviceLost(_)) = &ended {
-                // Before the caller can try again.
-                around.models.note_health(around.ordinal, &around.placements);
+            let ended = around.finish(run.await, &key, again, ran_on).await;
+            if let Some(counted) = counted {
+                counted.ended(ended.as_ref().map(|(completion, _)| completion));
             }
-            if let Err(error @ (InferenceError::WorkerLost(_) | InferenceError::Quarantined { .. })) = &ended
-            {
-                around.note_worker_lost(&key, error);
-            }
-            if let (Ok(_), Some(beside)) = (&ended, &around.beside) {
-                beside.entry.refusals.note_completed(beside.instead_of);
-            }
-            if let (Err(InferenceError::Unsupported(why)), Some(beside), Some(request)) =
-                (&ended, &around.beside, again)
-            {
-                beside.entry.note_unsupported(beside.instead_of, why);
-                return around.run_beside(beside, request, &ran_on, why).await;
-            }
-            ended.map(|completion| (completion, ran_on))
+            ended
         }
     }
 }
 
 impl Around {
+    /// Handles the end of a run, which falls back to the CPU if the device does not support it.
+    async fn finish(
+        &self,
+        ended: Result<Completion, InferenceError>,
+        key: &ModelKey,
+        again: Option<RunRequest>,
+        ran_on: RanOn,
+    ) -> Result<(Completion, RanOn), InferenceError> {
+        if let Err(InferenceError::DeviceLost(_)) = &ended {
+            // Before the caller can try again.
+            self.models.note_health(self.ordinal, &self.placements);
+        }
+        if let Err(error @ (InferenceError::WorkerLost(_) | InferenceError::Quarantined { .. })) = &ended {
+            self.note_worker_lost(key, error);
+        }
+        if let (Ok(_), Some(beside)) = (&ended, &self.beside) {
+            beside.entry.refusals.note_completed(beside.instead_of);
+        }
+        if let (Err(InferenceError::Unsupported(why)), Some(beside), Some(request)) =
+            (&ended, &self.beside, again)
+        {
+            beside.entry.note_unsupported(beside.instead_of, why);
+            return self.run_beside(beside, request, &ran_on, why).await;
+        }
+        ended.map(|completion| (completion, ran_on))
+    }
+
     /// Records that a model has lost its worker process, and its quarantine if that has begun.
     fn note_worker_lost(&self, key: &ModelKey, error: &InferenceError) {
         let ModelId { name, version, .. } = &key.id;

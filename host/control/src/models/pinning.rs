@@ -2,6 +2,7 @@
 
 use super::pinned::{Beside, ModelPin, RanOn};
 use super::placing::DevicePick;
+use super::trial::CountedRun;
 use super::{ModelEntry, Models};
 use crate::devices::NodeDevice;
 use std::sync::Arc;
@@ -16,9 +17,23 @@ use weir_types::api::{EventKind, EventResource};
 use weir_types::{ModelId, Platform};
 
 impl Models {
-    /// Pins a model in device memory, and loads it first if necessary. The caller's placement
+    /// Pins a model in device memory for a run, and loads it first if necessary. The caller's placement
     /// includes the model.
     pub async fn pin(
+        self: &Arc<Self>,
+        entry: &Arc<ModelEntry>,
+        placement: LocalPlacement,
+        placements: &Arc<Placements>,
+        trace: &Trace,
+    ) -> Result<ModelPin, OpenError> {
+        let counted = CountedRun::begin(entry);
+        let pinned = self.pin_ahead(entry, placement, placements, trace).await;
+        counted.opened(&pinned);
+        pinned
+    }
+
+    /// Like [`pin`](Self::pin), before there is a run: a failure does not count as one of a run.
+    pub async fn pin_ahead(
         self: &Arc<Self>,
         entry: &Arc<ModelEntry>,
         placement: LocalPlacement,
@@ -42,14 +57,9 @@ impl Models {
                     }
                     let ran_on = RanOn { device: device.name.clone(), instead: instead.or(refused) };
                     let beside = self.beside(entry, device, placement, trace);
-                    return Ok(ModelPin::new(
-                        pin,
-                        ran_on,
-                        device.ordinal,
-                        (self, placements),
-                        beside,
-                        recorder,
-                    ));
+                    let pin =
+                        ModelPin::new(pin, ran_on, device.ordinal, (self, placements), beside, recorder);
+                    return Ok(pin.counted_for(entry));
                 }
                 // A platform refuses a model only once, so the loop ends.
                 Err(OpenError::Inference(InferenceError::Unsupported(why)))

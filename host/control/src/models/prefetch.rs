@@ -17,7 +17,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use weir_cluster::{Placements, PrefetchConfig};
 use weir_inference::ModelKey;
-use weir_types::Platform;
+use weir_types::{ModelId, Platform};
 
 /// The interval at which fetches are repeated that failed, or that had no room.
 const RETRY_EVERY: Duration = Duration::from_secs(30);
@@ -49,7 +49,7 @@ struct QueuedModel {
 /// The end of a fetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PrefetchOutcome {
-    /// The files were here, or the model has a newer version.
+    /// The files were here, or runs use another version of the model.
     NotNeeded,
     Fetched,
     NoRoom,
@@ -197,15 +197,17 @@ impl Models {
         outcome
     }
 
-    /// Fetches the files that loads on the node's devices read, if the model has no newer version.
+    /// Fetches the files that loads on the node's devices read, if the version is active or a canary.
     async fn fetch_ahead(
         &self,
         key: &ModelKey,
         placements: &Placements,
         config: PrefetchConfig,
     ) -> PrefetchOutcome {
-        let newest = self.get(&key.id.tenant, &key.id.name, None).ok();
-        let Some(entry) = newest.filter(|entry| entry.source.key == *key) else {
+        let ModelId { tenant, name, version } = &key.id;
+        let serves = self.roles(tenant, name).serves(*version);
+        let entry = self.get(tenant, name, Some(*version)).ok().filter(|_| serves);
+        let Some(entry) = entry.filter(|entry| entry.source.key == *key) else {
             return PrefetchOutcome::NotNeeded;
         };
         let platforms: BTreeSet<Platform> = self.devices.iter().map(|device| device.platform).collect();
@@ -232,7 +234,7 @@ impl Models {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_types::{ModelId, Name, TenantId, Version};
+    use weir_types::{Name, TenantId, Version};
 
     fn model(name: &str, pushed_at_ms: u64, generation: u64) -> QueuedModel {
         let name = Name::new(name).unwrap();

@@ -1,12 +1,14 @@
 //! Reads the records and files of models from the datastore and the blob folder, and removes files
 //! that no record refers to.
 
-use super::index::{DamagedModel, KnownModels};
+use super::index::{DamagedModel, KnownModels, ModelVersions, StoredHead};
 use super::placing::Refusals;
-use super::record::{self, ModelRecord, id_of};
+use super::record::{self, ModelRecord, head_of, id_of};
+use super::trial::ModelTrial;
 use super::{ModelEntry, ModelPushError, Models, ModelsError};
 use futures::StreamExt;
 use std::collections::HashSet;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use weir_datastore::{Entry, Revision};
 use weir_inference::{BatchRules, ModelKey, ModelSource, Prepared};
@@ -28,6 +30,7 @@ impl Models {
         let (entries, revision) = self.datastore.read_all(&record::models()?).await?;
         // Only keys of models have this prefix.
         let models: Vec<_> = entries.iter().filter_map(|entry| Some((id_of(&entry.key)?, entry))).collect();
+        self.take_in_heads(&entries, None, revision);
         let reading = futures::stream::iter(&models);
         reading.for_each_concurrent(READ_AT_ONCE, async |(id, entry)| self.take_in(id, entry).await).await;
         let there: HashSet<_> = models.into_iter().map(|(id, _)| id).collect();
@@ -40,7 +43,8 @@ impl Models {
     /// Refreshes the versions of one model from the datastore. Returns whether the datastore has the
     /// model.
     pub async fn refresh(&self, tenant: &TenantId, name: &Name) -> Result<bool, ModelsError> {
-        let (entries, revision) = self.datastore.read_all(&record::versions(tenant, name)?).await?;
+        let (entries, revision) = self.datastore.read_all(&record::named(tenant, name)?).await?;
+        self.take_in_heads(&entries, Some((tenant, name)), revision);
         let stored: Vec<_> = entries.iter().filter_map(|entry| Some((id_of(&entry.key)?, entry))).collect();
         for (id, entry) in &stored {
             self.take_in(id, entry).await;
@@ -52,6 +56,49 @@ impl Models {
             }
         }
         Ok(!stored.is_empty())
+    }
+
+    /// Registers the heads among `entries`, which are all of one model or of all models at `revision`.
+    /// Heads come before versions: a canary that is read must not become active.
+    fn take_in_heads(&self, entries: &[Entry], of: Option<(&TenantId, &Name)>, revision: Revision) {
+        let mut there = HashSet::new();
+        for entry in entries {
+            if let Some((tenant, name)) = head_of(&entry.key) {
+                self.take_in_head(&tenant, &name, entry);
+                there.insert((tenant, name));
+            }
+        }
+        let removed = |(tenant, name, versions): (&TenantId, &Name, &ModelVersions)| {
+            let is_of = of.is_none_or(|of| of == (tenant, name));
+            let key = (tenant.clone(), name.clone());
+            (is_of && versions.head().revision.is_some() && !there.contains(&key)).then_some(key)
+        };
+        let removed: Vec<_> = self.read_known().models().filter_map(removed).collect();
+        for (tenant, name) in removed {
+            self.head_deleted(&tenant, &name, revision);
+        }
+    }
+
+    /// Registers the stored head of a model, unless a newer one is already known.
+    pub(super) fn take_in_head(&self, tenant: &TenantId, name: &Name, entry: &Entry) {
+        if self.stored_head(tenant, name).revision.is_some_and(|known| known >= entry.modified_at) {
+            return;
+        }
+        let head = serde_json::from_slice(&entry.value).inspect_err(|error| {
+            tracing::error!(key = %entry.key, %error, "unreadable record ignored: the newest version is active");
+        });
+        self.set_head(tenant, name, StoredHead { revision: Some(entry.modified_at), head: head.ok() });
+    }
+
+    /// Handles the deletion of a head at `revision`.
+    pub(super) fn head_deleted(&self, tenant: &TenantId, name: &Name, revision: Revision) {
+        if self.stored_head(tenant, name).revision.is_some_and(|known| known <= revision) {
+            self.set_head(tenant, name, StoredHead::default());
+        }
+    }
+
+    pub(super) fn set_head(&self, tenant: &TenantId, name: &Name, head: StoredHead) {
+        self.change_known(&mut self.write(), tenant, name, |versions| versions.set_head(head));
     }
 
     /// Registers the stored record of a version, unless a newer push of the version is already
@@ -66,7 +113,7 @@ impl Models {
             _ if is_known() => {}
             Ok((record, prepared)) => {
                 let before = self.key_of(id);
-                self.insert(id, entry.modified_at, record, prepared);
+                self.insert(id, entry.modified_at, (record, prepared), None);
                 if let Some(before) = before {
                     self.let_go(&before);
                 }
@@ -115,8 +162,8 @@ impl Models {
         &self,
         id: &ModelId,
         revision: Revision,
-        record: ModelRecord,
-        prepared: Prepared,
+        (record, prepared): (ModelRecord, Prepared),
+        head: Option<StoredHead>,
     ) -> Arc<ModelEntry> {
         let ModelId { tenant, name, version } = id.clone();
         let meters = self.metrics.usage.model(id);
@@ -134,20 +181,24 @@ impl Models {
         let batching = BatchRules::for_signature(&source.prepared.signature, &source.batching);
         let batch_items_max = batching.ok().flatten().map_or(1, |_| source.batching.size_max());
         let mut known = self.write();
-        let entry = Arc::new(ModelEntry {
-            batch_items_max,
-            record,
-            shared: known.sharing.add(id, &source.prepared, worker_bytes),
-            worker_bytes,
-            source: Arc::new(source),
-            served,
-            meters,
-            refusals: Refusals::default(),
-            answers: OnceLock::new(),
-        });
         known.damaged.remove(id);
-        known.tenants.entry(tenant).or_default().entry(name).or_default().insert(version, entry.clone());
-        self.count(&known);
+        let shared = known.sharing.add(id, &source.prepared, worker_bytes);
+        let entry = self.change_known(&mut known, &tenant, &name, |versions| {
+            let entry = Arc::new(ModelEntry {
+                batch_items_max,
+                record,
+                shared,
+                worker_bytes,
+                source: Arc::new(source),
+                served,
+                meters,
+                refusals: Refusals::default(),
+                answers: OnceLock::new(),
+                trial: versions.trial().clone(),
+            });
+            versions.insert(entry.clone(), head);
+            entry
+        });
         drop(known);
         self.staging.note(id);
         self.prefetch_soon(&entry);
@@ -158,22 +209,44 @@ impl Models {
     pub(super) fn forget(&self, id: &ModelId) -> Option<ModelKey> {
         let mut known = self.write();
         known.damaged.remove(id);
-        let models = known.tenants.get_mut(&id.tenant)?;
-        let versions = models.get_mut(&id.name)?;
-        let entry = versions.remove(&id.version)?;
-        let newest = versions.values().next_back().cloned();
-        if newest.is_none() {
-            models.remove(&id.name);
-        }
+        known.versions(&id.tenant, &id.name)?.entries().get(&id.version)?;
+        let (entry, active) = self.change_known(&mut known, &id.tenant, &id.name, |versions| {
+            (versions.remove(id.version), versions.active().cloned())
+        });
         known.sharing.remove(id);
-        self.count(&known);
         drop(known);
+        let entry = entry?;
         self.staging.note(id);
         self.prefetch_no_more(&entry);
-        if let Some(newest) = newest {
-            self.prefetch_soon(&newest);
+        if let Some(active) = active {
+            self.prefetch_soon(&active);
         }
         Some(entry.source.key.clone())
+    }
+
+    /// Changes the versions of one model in memory.
+    fn change_known<T>(
+        &self,
+        known: &mut KnownModels,
+        tenant: &TenantId,
+        name: &Name,
+        change: impl FnOnce(&mut ModelVersions) -> T,
+    ) -> T {
+        let models = known.tenants.entry(tenant.clone()).or_default();
+        let new = || ModelVersions::new(ModelTrial::new(self.metrics.model_canary(tenant, name)));
+        let versions = models.entry(name.clone()).or_insert_with(new);
+        let had_canary = versions.roles().canary.is_some();
+        let changed = change(versions);
+        match (had_canary, versions.roles().canary.is_some()) {
+            (false, true) => _ = self.canaries.fetch_add(1, Ordering::Relaxed),
+            (true, false) => _ = self.canaries.fetch_sub(1, Ordering::Relaxed),
+            _ => {}
+        }
+        if versions.is_empty() {
+            models.remove(name);
+        }
+        self.count(known);
+        changed
     }
 
     fn count(&self, known: &KnownModels) {

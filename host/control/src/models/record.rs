@@ -1,6 +1,7 @@
 //! The datastore's records about models.
 
 use super::ModelsError;
+use super::head::ModelHead;
 use serde::{Deserialize, Serialize};
 use weir_datastore::{Key, KeyError, Prefix};
 use weir_types::{ContentHash, ModelId, ModelManifest, Name, Profile, TenantId, Version};
@@ -35,6 +36,12 @@ impl ModelRecord {
     }
 }
 
+impl ModelHead {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        encode(self)
+    }
+}
+
 impl ProfileRecord {
     pub(super) fn encode(&self) -> Vec<u8> {
         encode(self)
@@ -50,9 +57,13 @@ pub(super) fn models() -> Result<Prefix, ModelsError> {
     Prefix::new("models/").map_err(impossible)
 }
 
-/// The prefix of the records of one model's versions.
-pub(super) fn versions(tenant: &TenantId, name: &Name) -> Result<Prefix, ModelsError> {
-    Prefix::new(&format!("models/{tenant}/{name}/versions/")).map_err(impossible)
+/// The prefix of all records of one model.
+pub(super) fn named(tenant: &TenantId, name: &Name) -> Result<Prefix, ModelsError> {
+    Prefix::new(&format!("models/{tenant}/{name}/")).map_err(impossible)
+}
+
+pub(super) fn head_key(tenant: &TenantId, name: &Name) -> Result<Key, ModelsError> {
+    Key::new(&format!("models/{tenant}/{name}/head")).map_err(impossible)
 }
 
 pub(super) fn profiles() -> Result<Prefix, ModelsError> {
@@ -97,4 +108,11 @@ pub(super) fn id_of(key: &Key) -> Option<ModelId> {
     let [_, tenant, name, "versions", version] = path[..] else { return None };
     let version = Version(version.parse().ok()?);
     Some(ModelId { tenant: TenantId::new(tenant).ok()?, name: Name::new(name).ok()?, version })
+}
+
+/// The model of a head's key; `None` for other keys.
+pub(super) fn head_of(key: &Key) -> Option<(TenantId, Name)> {
+    let path: Vec<_> = key.as_str().split('/').collect();
+    let [_, tenant, name, "head"] = path[..] else { return None };
+    Some((TenantId::new(tenant).ok()?, Name::new(name).ok()?))
 }

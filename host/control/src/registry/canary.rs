@@ -3,31 +3,11 @@
 use super::change::{Change, records_of};
 use super::record::{ActiveVersion, encode};
 use super::{DeploymentKind, Registry, RegistryEntry, RegistryError};
+use crate::canary::CanaryShare;
 use std::sync::Arc;
 use weir_datastore::Transaction;
 use weir_types::api::Canary;
 use weir_types::{Name, TenantId, Version};
-
-/// The share of a canary to start, and when to promote it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CanaryShare {
-    /// Its percentage of the calls.
-    pub percent: u8,
-    /// Time after which the node promotes it; `None`: only a request does.
-    pub promote_after_ms: Option<u64>,
-}
-
-impl CanaryShare {
-    /// Whether `canary` has this share already.
-    pub fn is_of(self, canary: Canary) -> bool {
-        self.percent == canary.percent && self.promote_after_ms == canary.promote_after_ms
-    }
-
-    fn start(self, version: Version, now_ms: u64) -> Canary {
-        let Self { percent, promote_after_ms } = self;
-        Canary { version, percent, started_at_ms: now_ms, promote_after_ms }
-    }
-}
 
 impl<K: DeploymentKind> Registry<K> {
     /// Adds a version as the canary of a name, in place of an earlier canary. The first version of a

@@ -1,8 +1,8 @@
 //! Changes of deployments: one transaction each, completed once started.
 
-use super::canary::CanaryShare;
 use super::record::{ActiveVersion, encode, head_key, version_key};
 use super::{After, DeploymentKind, Registry, RegistryEntry, RegistryError, VERSIONS_MAX};
+use crate::canary::CanaryShare;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use weir_datastore::{Commit, Compare, Key, Transaction};

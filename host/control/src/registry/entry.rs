@@ -3,7 +3,7 @@
 
 use super::RegistryError;
 use super::record::{ActiveVersion, VersionRecord};
-use super::split::Split;
+use crate::canary::Split;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ pub struct RegistryEntry<K: DeploymentKind> {
     /// The state that all versions share.
     pub shared: K::Shared,
     /// The split of the calls, while there is a canary.
-    pub(super) split: Option<Arc<Split>>,
+    split: Option<Arc<Split>>,
 }
 
 impl<K: DeploymentKind> RegistryEntry<K> {
@@ -125,5 +125,22 @@ impl<K: DeploymentKind> RegistryEntry<K> {
                 have: have.join(", "),
             }
         })
+    }
+
+    /// The version that one call uses: the active version, or the canary. All calls with the same
+    /// `key` use the same version while the split lasts.
+    pub fn choose(&self, key: Option<&[u8]>) -> Option<&Arc<K::Deployment>> {
+        let canary = self.split.as_ref().and_then(|split| split.choose(self.name.as_str(), key));
+        canary.and_then(|canary| self.versions.get(&canary)).or_else(|| self.active())
+    }
+
+    /// The version that gets a share of the calls, if any.
+    pub fn canary(&self) -> Option<&Arc<K::Deployment>> {
+        self.versions.get(&self.head.canary?.version)
+    }
+
+    /// Whether calls without a version may use `version`.
+    pub fn serves(&self, version: Version) -> bool {
+        self.head.active == version || self.head.canary.is_some_and(|canary| canary.version == version)
     }
 }

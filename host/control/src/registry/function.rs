@@ -2,8 +2,8 @@
 
 use super::entry::{DeploymentKind, Noun, RegistryEntry};
 use super::record::{EntryContents, VersionRecord, parse, prefix};
-use super::trial::TrialSlot;
 use super::{ActiveVersion, Registry, RegistryError};
+use crate::canary::TrialSlot;
 use crate::response_cache::Scope;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};

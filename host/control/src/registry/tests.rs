@@ -1,6 +1,7 @@
 //! Neither disconnecting clients nor unreadable records affect other functions.
 
 use super::*;
+use crate::canary::CanaryShare;
 use async_trait::async_trait;
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc};

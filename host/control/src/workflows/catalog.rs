@@ -1,7 +1,7 @@
 //! The targets that a tenant's workflow steps can run, and the workflows that use each target.
 
 use super::{DeployedWorkflow, WorkflowRegistry};
-use crate::models::{ModelEntry, Models};
+use crate::models::{ModelChoices, ModelEntry, Models};
 use crate::registry::{DeployedFunction, Registry};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub enum StepTarget {
 
 impl Catalog {
     /// Pins the target that `wanted` names now. Without a version, this is the active version of a
-    /// tensor function or workflow, or the newest version of a model. A function takes precedence
+    /// tensor function, workflow or model. A function takes precedence
     /// over a model of the same name, as everywhere.
     pub fn pin(&self, tenant: &TenantId, wanted: &ModelRef) -> Result<Pinned, String> {
         let ModelRef { name, version } = wanted;
@@ -140,21 +140,26 @@ impl Catalog {
     }
 
     /// The models that a run of the workflow may need, including those of its functions and inner
-    /// workflows, without duplicates.
-    pub fn demands(&self, workflow: &DeployedWorkflow) -> Vec<ModelDemand> {
+    /// workflows, without duplicates. `choices` are those of the call.
+    pub fn demands(&self, workflow: &DeployedWorkflow, choices: Option<&ModelChoices>) -> Vec<ModelDemand> {
         let mut demands = BTreeMap::new();
-        self.collect(workflow, &mut demands);
+        self.collect(workflow, choices, &mut demands);
         demands.into_values().collect()
     }
 
-    fn collect(&self, workflow: &DeployedWorkflow, demands: &mut BTreeMap<ModelId, ModelDemand>) {
+    fn collect(
+        &self,
+        workflow: &DeployedWorkflow,
+        choices: Option<&ModelChoices>,
+        demands: &mut BTreeMap<ModelId, ModelDemand>,
+    ) {
         let pinned = workflow.plan().into_iter().flat_map(|plan| plan.pinned());
         for found in pinned.filter_map(|(_, pinned)| self.find(&workflow.id.tenant, pinned).ok()) {
             let own = match found {
                 StepTarget::Model(entry) => vec![entry.demand()],
-                StepTarget::Function(deployment) => self.granted(&deployment),
+                StepTarget::Function(deployment) => self.granted(&deployment, choices),
                 StepTarget::Workflow(inner) => {
-                    self.collect(&inner, demands);
+                    self.collect(&inner, choices, demands);
                     continue;
                 }
             };
@@ -163,14 +168,15 @@ impl Catalog {
     }
 
     /// The models that a call of `deployment` may open, as the scheduler counts them, including
-    /// those of workflows. A missing model demands nothing: opening it fails.
-    pub fn granted(&self, deployment: &DeployedFunction) -> Vec<ModelDemand> {
+    /// those of workflows. A missing model demands nothing: opening it fails. `choices` are those of
+    /// the call.
+    pub fn granted(&self, deployment: &DeployedFunction, choices: Option<&ModelChoices>) -> Vec<ModelDemand> {
         let tenant = &deployment.id.tenant;
         let mut demands = BTreeMap::new();
         for grant in &deployment.manifest.models {
             if let Some(workflow) = self.workflow(tenant, grant) {
-                self.collect(&workflow, &mut demands);
-            } else if let Ok(entry) = self.models.get(tenant, &grant.name, grant.version) {
+                self.collect(&workflow, choices, &mut demands);
+            } else if let Ok(entry) = self.models.for_call(tenant, &grant.name, grant.version, choices) {
                 let demand = entry.demand();
                 demands.insert(demand.model.clone(), demand);
             }
@@ -187,9 +193,9 @@ impl Catalog {
         }
     }
 
-    /// The active functions and workflows of `tenant` that use the model `name` in its newest
+    /// The active functions and workflows of `tenant` that use the model `name` in its active
     /// version, as text. Workflows keep their versions until their next deploy.
-    pub fn users_of_newest(&self, tenant: &TenantId, name: &Name) -> Vec<String> {
+    pub fn users_of_active(&self, tenant: &TenantId, name: &Name) -> Vec<String> {
         let grants = |deployment: &Arc<DeployedFunction>| {
             let mut grants = deployment.manifest.models.iter();
             grants.any(|grant| grant.name == *name && grant.version.is_none())
@@ -197,9 +203,9 @@ impl Catalog {
         let functions = self.functions.list(tenant);
         let functions = functions.iter().filter_map(|entry| entry.active());
         let functions = functions.filter(|deployment| grants(deployment));
-        let newest = self.models.versions(tenant, name).last().copied();
+        let active = self.models.roles(tenant, name).active;
         let runs_it = |pinned: &Pinned| {
-            pinned.kind == TargetKind::Model && pinned.name == *name && Some(pinned.version) == newest
+            pinned.kind == TargetKind::Model && pinned.name == *name && Some(pinned.version) == active
         };
         let workflows = self.workflows.list(tenant);
         let workflows = workflows.iter().filter_map(|entry| entry.active());

@@ -3,7 +3,7 @@
 
 use super::{Catalog, DeployedWorkflow, StepTarget};
 use crate::devices::NodeDevice;
-use crate::models::{Expected, ModelEntry};
+use crate::models::{Expected, ModelChoices, ModelEntry};
 use crate::registry::DeployedFunction;
 use std::collections::{HashMap, HashSet};
 use weir_scheduler::{DeviceKind, ModelDemand};
@@ -30,8 +30,13 @@ struct On<'a> {
 
 impl Catalog {
     /// The expectations of a run with `batch` rows. Every step is assumed to process as many rows.
-    pub fn expected(&self, workflow: &DeployedWorkflow, batch: u32) -> ExpectedRun {
-        let mut demands = self.demands(workflow);
+    pub fn expected(
+        &self,
+        workflow: &DeployedWorkflow,
+        batch: u32,
+        choices: Option<&ModelChoices>,
+    ) -> ExpectedRun {
+        let mut demands = self.demands(workflow, choices);
         let mut known = HashMap::new();
         for demand in &mut demands {
             let ModelId { tenant, name, version } = &demand.model;

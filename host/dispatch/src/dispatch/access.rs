@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use tokio_util::task::AbortOnDropHandle;
 use weir_call::Fault;
 use weir_cluster::LocalPlacement;
-use weir_control::models::{LoadedModel, ModelLoadError, ModelPin, ModelPushError, ModelsError};
+use weir_control::models::{
+    LoadedModel, ModelChoices, ModelLoadError, ModelPin, ModelPushError, ModelsError,
+};
 use weir_control::objects::ObjectError;
 use weir_control::registry::DeployedFunction;
 use weir_control::workflows::DeployedWorkflow;
@@ -27,6 +29,7 @@ pub(super) struct FunctionAccess {
     placement: LocalPlacement,
     request_id: Arc<str>,
     depth: u32,
+    choices: Option<Arc<ModelChoices>>,
 }
 
 impl FunctionAccess {
@@ -36,7 +39,14 @@ impl FunctionAccess {
         deployment: Arc<DeployedFunction>,
         placement: LocalPlacement,
     ) -> Self {
-        Self { dispatch, deployment, placement, request_id: call.request_id.clone(), depth: call.depth }
+        Self {
+            dispatch,
+            deployment,
+            placement,
+            request_id: call.request_id.clone(),
+            depth: call.depth,
+            choices: call.models.clone(),
+        }
     }
 
     async fn open(&self, wanted: &ModelRef, trace: &Trace) -> Result<OpenedModel, OpenError> {
@@ -51,14 +61,12 @@ impl FunctionAccess {
             return self.open_workflow(workflow, trace);
         }
         let Dispatch { models, placements, .. } = &*self.dispatch;
-        let entry = models.get(&self.deployment.id.tenant, &wanted.name, wanted.version).map_err(
-            |error| match error {
-                ModelsError::NoModel(_) | ModelsError::NoVersion { .. } => {
-                    OpenError::NotFound(error.to_string())
-                }
-                other => OpenError::Inference(InferenceError::Unavailable(other.to_string().into())),
-            },
-        )?;
+        let tenant = &self.deployment.id.tenant;
+        let entry = models.for_call(tenant, &wanted.name, wanted.version, self.choices.as_deref());
+        let entry = entry.map_err(|error| match error {
+            ModelsError::NoModel(_) | ModelsError::NoVersion { .. } => OpenError::NotFound(error.to_string()),
+            other => OpenError::Inference(InferenceError::Unavailable(other.to_string().into())),
+        })?;
         let pin = models.pin(&entry, self.placement, placements, trace).await?;
         Ok(OpenedModel {
             id: entry.source.id().clone(),
@@ -91,6 +99,7 @@ impl FunctionAccess {
             deadline: Instant::now(),
             priority: 0,
             depth: self.depth + 1,
+            models: self.choices.clone(),
         };
         let id = ModelId { tenant, name, version };
         let served = Some(workflow.served.clone());

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use weir_call::Objective;
 use weir_call::body::BodyObserver;
 use weir_call::status as status_of;
-use weir_control::registry::{CallOutcome, DeployedFunction};
+use weir_control::canary::CallOutcome;
+use weir_control::registry::DeployedFunction;
 use weir_sandbox::instance::{InvocationReport, SandboxUsage};
 use weir_telemetry::events::NewEvent;
 use weir_telemetry::{Metrics, Phase, Span, Trace};
@@ -158,16 +159,6 @@ fn is_fault(code: ErrorCode) -> bool {
     )
 }
 
-/// The outcome of a call for the comparison of a canary with the active version; none if the call
-/// failed by the fault of its client. A client that leaves counts as one that waited until then.
-fn trial_outcome(failed: Option<ErrorCode>, status: StatusCode, ran: Duration) -> Option<CallOutcome> {
-    let status = failed.map_or(status, status_of);
-    if status.is_server_error() || failed == Some(ErrorCode::QueueFull) {
-        return Some(CallOutcome::Failed);
-    }
-    failed.is_none_or(|code| code == ErrorCode::Cancelled).then_some(CallOutcome::Ran(ran))
-}
-
 impl BodyObserver for Account {
     fn cut_off(&self, code: ErrorCode) {
         self.close(code);
@@ -198,7 +189,7 @@ impl Drop for Account {
         let ran = ended.as_ref().map_or(time, |ended| ended.guest_time);
         let status = status.unwrap_or_else(|| failed.map_or(StatusCode::OK, status_of));
         self.deployment.metrics.ended(failed, status, time, self.usage.cpu_time());
-        if let Some(outcome) = trial_outcome(failed, status, ran).filter(|_| !is_hit) {
+        if let Some(outcome) = CallOutcome::new(failed, status, ran).filter(|_| !is_hit) {
             self.count_for_trial(outcome);
         }
         if let Some(code) = failed.filter(|code| is_fault(*code)) {

@@ -2,7 +2,7 @@
 
 use super::account::GaugeGuard;
 use super::workflow::unready;
-use super::{CallCtx, Dispatch, Target};
+use super::{CallCtx, Dispatch, ModelTarget, Target};
 use std::time::{Duration, Instant};
 use tokio::sync::OwnedSemaphorePermit;
 use weir_call::{Fault, until};
@@ -98,12 +98,15 @@ impl Dispatch {
         let placed = until(call.deadline, placing).await;
         let (placement, permits) = match placed.unwrap_or_else(|| Err(target.start_timeout())) {
             Ok(placed) => placed,
-            Err(fault) if fault.code == ErrorCode::NoCapacity && self.has_separate_steps(target) => {
+            Err(fault) if fault.code == ErrorCode::NoCapacity && self.has_separate_steps(call, target) => {
                 let placement = LocalPlacement { invocation: call.id, device: None };
                 let permits = ForwardPermits::default();
                 return Ok(Placement::Local(Admission { placement, is_apart: true, permits, queueing }));
             }
-            Err(fault) => return Err(fault),
+            Err(fault) => {
+                self.count_unstarted(call, target, fault.code);
+                return Err(fault);
+            }
         };
         Ok(match placement {
             Placement::Local(placement) => {
@@ -117,7 +120,22 @@ impl Dispatch {
     }
 
     /// Whether the steps of the target may fit on devices individually.
-    fn has_separate_steps(&self, target: &Target) -> bool {
-        matches!(target, Target::Workflow(workflow) if self.catalog.demands(workflow).len() > 1)
+    fn has_separate_steps(&self, call: &CallCtx, target: &Target) -> bool {
+        let demands = |workflow| self.catalog.demands(workflow, call.models.as_deref());
+        matches!(target, Target::Workflow(workflow) if demands(workflow).len() > 1)
+    }
+
+    /// Counts a call without a placement as failed runs of its models, if they have canaries: a canary
+    /// for which no device has room fails only in this way.
+    fn count_unstarted(&self, call: &CallCtx, target: &Target, code: ErrorCode) {
+        if let Target::Model(ModelTarget { entry, is_measured: false, .. }) = target {
+            entry.count_unstarted(code);
+        }
+        let chosen = call.models.as_ref().map(|models| models.chosen()).unwrap_or_default();
+        for (name, version) in chosen {
+            if let Ok(entry) = self.models.get(target.tenant(), &name, Some(version)) {
+                entry.count_unstarted(code);
+            }
+        }
     }
 }

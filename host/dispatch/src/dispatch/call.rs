@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use weir_call::Objective;
 use weir_cluster::Granted;
+use weir_control::models::ModelChoices;
 use weir_control::registry::DeployedFunction;
 use weir_scheduler::InputsOn;
 use weir_telemetry::Trace;
@@ -30,6 +31,8 @@ pub struct CallCtx {
     pub depth: u32,
     /// The input bytes per node, for placement; empty to ignore the transfer of inputs.
     pub inputs: Vec<InputsOn>,
+    /// The versions of models that the call uses; `None`: the active versions.
+    pub models: Option<Arc<ModelChoices>>,
     /// The grant with which the call runs here, from a forwarding node or from this node after the
     /// chosen node failed to run the call; `None`: ask the scheduler.
     pub granted: Option<Granted>,

@@ -183,6 +183,7 @@ fn grant(call: &CallCtx, target: &Target, granted: Granted, step_ends_at: Option
         deadline_in_ms: in_ms(call.deadline),
         left_for_ms: in_ms(step_ends_at.unwrap_or(call.deadline)),
         is_step: step_ends_at.is_some(),
+        chosen: call.models.as_ref().map(|models| models.chosen()).unwrap_or_default(),
         granted,
     }
 }

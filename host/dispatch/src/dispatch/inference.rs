@@ -9,7 +9,7 @@ use weir_call::Fault;
 use weir_call::until;
 use weir_cluster::Placement;
 use weir_control::devices::NodeDevice;
-use weir_control::models::{ModelEntry, ModelPin, RanOn};
+use weir_control::models::{ModelEntry, ModelPin, RanOn, call_code};
 use weir_inference::{Completion, InferenceError, Pin, RunRequest};
 use weir_sandbox::OpenError;
 use weir_telemetry::Phase;
@@ -100,10 +100,5 @@ pub(super) fn not_opened(error: OpenError) -> Fault {
 }
 
 pub(super) fn fault_of(error: &InferenceError) -> Fault {
-    let code = match error {
-        // The model's owner must fix this error; the node is not at fault.
-        InferenceError::Run(_) | InferenceError::Unsupported(_) => ErrorCode::ModelError,
-        other => other.code(),
-    };
-    Fault::new(code, error.to_string())
+    Fault::new(call_code(error), error.to_string())
 }

@@ -63,7 +63,7 @@ impl Dispatch {
         match target {
             Target::Function(function) => Demand {
                 function: function.deployment().id.clone(),
-                models: self.catalog.granted(function.deployment()),
+                models: self.catalog.granted(function.deployment(), call.models.as_deref()),
                 batch: 1,
                 batch_items_max: 1,
                 run_times_ns: Vec::new(),
@@ -103,10 +103,11 @@ impl Dispatch {
 
     fn demand_of_workflow(&self, call: &CallCtx, workflow: &DeployedWorkflow, batch: u32) -> Demand {
         // As for a model: looked up only if the objective can reject the call.
+        let choices = call.models.as_deref();
         let ExpectedRun { models, run_times_ns } = if call.objective.is_none() {
-            ExpectedRun { models: self.catalog.demands(workflow), run_times_ns: Vec::new() }
+            ExpectedRun { models: self.catalog.demands(workflow, choices), run_times_ns: Vec::new() }
         } else {
-            self.catalog.expected(workflow, batch)
+            self.catalog.expected(workflow, batch, choices)
         };
         let WorkflowId { tenant, name, version } = workflow.id.clone();
         // Workflows and functions share no names.

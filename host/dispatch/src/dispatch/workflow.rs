@@ -73,6 +73,7 @@ impl Dispatch {
             deadline: call.deadline,
             priority: call.priority,
             depth: 0,
+            models: call.models.clone(),
         }
     }
 }

@@ -13,7 +13,8 @@ use crate::{Caller, NodeState};
 use axum::extract::{Path, Request, State};
 use axum::{Extension, Json};
 use std::time::Duration;
-use weir_control::registry::{CanaryShare, DeployedFunction, FunctionEntry, FunctionParts, FunctionRecord};
+use weir_control::canary::{CanaryOf, CanaryShare};
+use weir_control::registry::{DeployedFunction, FunctionEntry, FunctionParts, FunctionRecord};
 use weir_sandbox::SandboxConfig;
 use weir_sandbox::component::ComponentLoadError;
 use weir_sandbox::component::compile::CompileError;
@@ -175,7 +176,7 @@ fn note_deployment(
     if let Some(ended) = before.and_then(|before| before.head.canary).filter(|ended| ended.version != version)
     {
         let text = format!("canary {} of function {name} was replaced by version {version}", ended.version);
-        node.note_canary(EventKind::CanaryRolledBack, tenant, name, text);
+        node.note_canary(EventKind::CanaryRolledBack, (CanaryOf::Function, tenant, name), text);
     }
     if let Some(canary) = entry.head.canary.filter(|canary| canary.version == version) {
         let active = entry.head.active;
@@ -183,7 +184,7 @@ fn note_deployment(
         let text = format!(
             "canary {version} of function {name} gets {percent} % of the calls, and version {active} the others"
         );
-        node.note_canary(EventKind::CanaryStarted, tenant, name, text);
+        node.note_canary(EventKind::CanaryStarted, (CanaryOf::Function, tenant, name), text);
     }
 }
 

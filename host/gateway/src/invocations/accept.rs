@@ -99,7 +99,7 @@ impl NodeState {
             InvocationKind::Function => function(),
             InvocationKind::Inference => function()
                 .or_else(|| Some(self.workflows.get(tenant, name.as_str())?.head.active))
-                .or_else(|| self.models.versions(tenant, name).last().copied()),
+                .or_else(|| self.models.roles(tenant, name).active),
         }
     }
 

@@ -69,6 +69,7 @@ pub(crate) async fn profile(
         priority: PRIORITY_DEFAULT,
         depth: 0,
         inputs: Vec::new(),
+        models: None,
         granted: None,
     };
     let model = ModelTarget { entry: entry.clone(), meter: None, is_measured: true };

@@ -43,6 +43,11 @@ pub(super) async fn infer(
         }
         target => target?,
     };
+    if let Some(grant) = &grant
+        && !node.knows_chosen(grant).await
+    {
+        return Ok(refused("the node does not know the versions of models that the call uses\n"));
+    }
     if let Some(prefer) = PreferHeader::take(request.headers_mut())? {
         let later = later(&node, &caller, &at, &target, arrived)?;
         return invocations::accept(&node, later, prefer, request, &id).await;

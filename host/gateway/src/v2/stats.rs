@@ -11,8 +11,7 @@ use serde_json::{Value, json};
 use weir_control::devices::NodeDevice;
 use weir_telemetry::Tally;
 
-/// `GET /v2/models/stats`: the newest version of each model, and the active version of each
-/// function.
+/// `GET /v2/models/stats`: the active version of each model and function.
 pub(super) async fn all(State(node): NodeExtractor, Extension(caller): Extension<Caller>) -> Json<Value> {
     let all = NamedTarget::list(&node, &caller);
     let all: Vec<_> = all.iter().map(|target| statistics(&node, target)).collect();

@@ -94,8 +94,7 @@ impl At {
     }
 
     /// Finds a target that the caller may use: the version that the path names, or else the active
-    /// version of a function or workflow, or the newest version of a model. Looks unknown targets up,
-    /// because another node may have deployed them a moment ago.
+    /// version. Looks unknown targets up, because another node may have deployed them a moment ago.
     pub(crate) async fn find(&self, node: &NodeState, caller: &Caller) -> Result<NamedTarget, ApiError> {
         self.look_for(node, caller, None).await
     }
@@ -173,7 +172,11 @@ impl At {
         {
             return Ok(NamedTarget::Model(entry));
         }
-        match node.models.get(tenant, &name, version) {
+        let found = match choice {
+            Some(choice) => node.models.for_run(tenant, &name, version, choice.key()),
+            None => node.models.get(tenant, &name, version),
+        };
+        match found {
             Ok(entry) => Ok(NamedTarget::Model(entry)),
             Err(ModelsError::NoModel(_)) if function.is_some() => Err(is_http(&name)),
             Err(ModelsError::NoModel(_)) => Err(missing(&name)),
@@ -209,7 +212,7 @@ fn is_http(name: &Name) -> ApiError {
 }
 
 impl NamedTarget {
-    /// Lists all targets that the caller may use by name; a model is listed with its newest version.
+    /// Lists all targets that the caller may use by name; each is listed with its active version.
     pub(crate) fn list(node: &NodeState, caller: &Caller) -> Vec<Self> {
         let tenant = &caller.tenant;
         let functions =

@@ -3,6 +3,7 @@
 //! The series of a function exist from its deployment until the last handle is dropped, after the
 //! function was deleted and its invocations have ended. Then the series are removed.
 
+use super::canaries::{LatestVersions, OUTCOMES};
 use super::time_buckets;
 use http::StatusCode;
 use parking_lot::Mutex;
@@ -178,13 +179,6 @@ struct VersionLabels {
     outcome: &'static str,
 }
 
-/// Limit of the versions of a function with series: the latest canaries, and the active versions
-/// beside them.
-const CANARY_VERSIONS_MAX: usize = 4;
-
-/// Outcomes of a call while its function has a canary.
-const VERSION_OUTCOMES: [&str; 2] = [OK, "failed"];
-
 /// Series of all functions. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct FunctionFamilies {
@@ -252,7 +246,7 @@ impl FunctionFamilies {
     }
 
     fn remove_version(&self, owner: &FunctionLabels, version: u32) {
-        for outcome in VERSION_OUTCOMES {
+        for outcome in OUTCOMES {
             self.canary_calls.remove(&owner.version(version, outcome));
         }
     }
@@ -292,7 +286,7 @@ struct FunctionSeries {
     /// The other outcomes so far.
     outcomes: Mutex<HashSet<(&'static str, StatusLabel)>>,
     /// The versions that took part in trials of canaries, the one called last at the end.
-    versions: Mutex<Vec<u32>>,
+    versions: Mutex<LatestVersions>,
     seconds: Histogram,
     cpu_seconds: Seconds,
     log_dropped_bytes: Counter,
@@ -339,14 +333,12 @@ impl FunctionMetrics {
     /// series.
     pub fn canary_call(&self, version: Version, is_failed: bool) {
         let FunctionSeries { owner, versions, functions, .. } = &*self.0;
-        let [ok, failed] = VERSION_OUTCOMES;
+        let [ok, failed] = OUTCOMES;
         let outcome = if is_failed { failed } else { ok };
         let mut versions = versions.lock();
-        versions.retain(|known| *known != version.0);
-        if versions.len() == CANARY_VERSIONS_MAX {
-            functions.remove_version(owner, versions.remove(0));
+        if let Some(removed) = versions.add(version.0) {
+            functions.remove_version(owner, removed);
         }
-        versions.push(version.0);
         functions.canary_calls.get_or_create(&owner.version(version.0, outcome)).inc();
     }
 
@@ -403,7 +395,7 @@ impl Drop for FunctionSeries {
         cpu_seconds.remove(owner);
         log_dropped_bytes.remove(owner);
         hits.remove(owner);
-        for version in versions {
+        for version in versions.into_all() {
             self.functions.remove_version(owner, version);
         }
         for instance in [FRESH, REUSED] {
@@ -417,6 +409,7 @@ impl Drop for FunctionSeries {
 
 #[cfg(test)]
 mod tests {
+    use super::super::canaries::VERSIONS_MAX;
     use super::*;
     use crate::{Metrics, TextFormat};
 
@@ -439,6 +432,6 @@ mod tests {
         };
         assert_eq!(count("version=\"1\",outcome=\"ok\""), Some(12), "{counts:?}");
         assert_eq!(count("version=\"7\",outcome=\"failed\""), Some(1), "{counts:?}");
-        assert_eq!(counts.len(), CANARY_VERSIONS_MAX, "{counts:?}");
+        assert_eq!(counts.len(), VERSIONS_MAX, "{counts:?}");
     }
 }

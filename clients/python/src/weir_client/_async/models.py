@@ -10,6 +10,7 @@ from typing import Any, cast
 from .. import _operations as operations
 from .._request import LabelSource, Operation, Upload, labels_form, manifest_header, request, upload
 from ..schema import (
+    CanaryReport,
     Capacity,
     IndexEntry,
     Model,
@@ -44,13 +45,22 @@ class AsyncModels:
         version: int | None = None,
         allow_signature_change: bool = False,
         labels: LabelSource | Mapping[str, LabelSource] | None = None,
+        canary: int | None = None,
+        promote_after_s: float | None = None,
     ) -> ModelPushed:
         """Pushes an ONNX file: its bytes, or its path. By default, it becomes the next version.
+
+        `canary` gives the version this percentage of the runs; the node promotes it after
+        `promote_after_s`, unless it is worse than the active version.
 
         `labels` names the classes of the only output, or of each output by its name: as a list, or
         as the path of a file with a label per line.
         """
-        query = {"allow_signature_change": allow_signature_change or None}
+        query = {
+            "allow_signature_change": allow_signature_change or None,
+            "canary": canary,
+            "promote_after_ms": None if promote_after_s is None else round(promote_after_s * 1000),
+        }
         content_type = "application/octet-stream"
         around = (b"", b"")
         if labels is not None:
@@ -83,15 +93,23 @@ class AsyncModels:
         return cast("list[Model]", await self._http.json(request(operations.LIST_MODELS)))
 
     async def show(self, name: str) -> Model:
-        """The newest version of a model, and the numbers of all versions."""
+        """The active version of a model, and the numbers of all versions."""
         return cast("Model", await self._http.json(request(operations.SHOW_MODEL, name=name)))
 
     async def delete(self, name: str) -> None:
         """Removes a model with all versions."""
         await self._http.json(request(operations.DELETE_MODEL, name=name))
 
+    async def canary(self, name: str) -> CanaryReport:
+        """The canary of a model, with its runs and those of the active version."""
+        return cast("CanaryReport", await self._http.json(request(operations.SHOW_MODEL_CANARY, name=name)))
+
+    async def promote(self, name: str) -> Model:
+        """Makes the canary of a model its active version."""
+        return cast("Model", await self._http.json(request(operations.PROMOTE_MODEL_CANARY, name=name)))
+
     async def rollback(self, name: str, version: int | None = None) -> ModelVersion:
-        """Pushes an earlier version again, as the newest version."""
+        """Ends a canary, or pushes an earlier version again, as the newest version."""
         sent = request(operations.ROLL_BACK_MODEL, json={"version": version}, name=name)
         return cast("ModelVersion", await self._http.json(sent))
 

@@ -111,8 +111,8 @@ impl Steps {
         let catalog = &self.dispatch.catalog;
         let demands = match found {
             StepTarget::Model(entry) => return vec![entry.source.id().clone()],
-            StepTarget::Function(deployment) => catalog.granted(deployment),
-            StepTarget::Workflow(workflow) => catalog.demands(workflow),
+            StepTarget::Function(deployment) => catalog.granted(deployment, self.models.as_deref()),
+            StepTarget::Workflow(workflow) => catalog.demands(workflow, self.models.as_deref()),
         };
         demands.into_iter().map(|demand| demand.model).collect()
     }
@@ -155,6 +155,7 @@ impl Steps {
             deadline_in_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
             left_for_ms: 0,
             is_step: true,
+            chosen: self.models.as_ref().map(|models| models.chosen()).unwrap_or_default(),
             granted: remote.granted.clone(),
         };
         let body = Body::from(Bytes::from(written.body()));

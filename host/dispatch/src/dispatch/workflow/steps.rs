@@ -15,7 +15,7 @@ use weir_call::Fault;
 use weir_call::Objective;
 use weir_call::until;
 use weir_cluster::LocalPlacement;
-use weir_control::models::ModelPin;
+use weir_control::models::{ModelChoices, ModelPin};
 use weir_control::registry::DeployedFunction;
 use weir_control::workflows::{DeployedWorkflow, Hedge, StepTarget};
 use weir_inference::{Execution, Tensor};
@@ -46,6 +46,8 @@ pub struct Steps {
     pub(crate) priority: u32,
     /// The nesting depth in calls of functions and workflows: 0 for a client's request.
     pub(crate) depth: u32,
+    /// The versions of models that functions among the steps use; `None`: the active versions.
+    pub(crate) models: Option<Arc<ModelChoices>>,
 }
 
 impl Steps {
@@ -245,6 +247,7 @@ impl Steps {
             priority: self.priority,
             depth: self.depth + 1,
             inputs: Vec::new(),
+            models: self.models.clone(),
             granted: None,
         }
     }
@@ -264,7 +267,7 @@ impl Steps {
         let loading = models.map(|entry| async move {
             self.dispatch
                 .models
-                .pin(&entry, self.placement, &self.dispatch.placements, &self.trace)
+                .pin_ahead(&entry, self.placement, &self.dispatch.placements, &self.trace)
                 .await
                 .ok()
         });

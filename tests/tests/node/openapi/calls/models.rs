@@ -32,6 +32,7 @@ pub(in super::super) async fn call(checker: &mut ResponseChecker<'_>) {
     checker.call(("showModelVersion", 400), "/v1/models/n/versions/seven").await;
     checker.call(("releaseModelVersion", 409), "/v1/models/n/versions/7/release").await;
     sizing(checker).await;
+    canary(checker).await;
 
     checker.put(("deployWorkflow", 200), "/v1/workflows/w-of-n", workflow("n")).await;
     checker.put(("pushNextModel", 409), "/v1/models/w-of-n", fake(0)).await;
@@ -43,6 +44,22 @@ pub(in super::super) async fn call(checker: &mut ResponseChecker<'_>) {
     checker.put(("rollBackModel", 200), "/v1/models/n/rollback", r#"{"version": 1}"#).await;
     checker.put(("rollBackModel", 400), "/v1/models/n/rollback", "{]").await;
     checker.call(("deleteModel", 204), "/v1/models/n").await;
+}
+
+async fn canary(checker: &mut ResponseChecker<'_>) {
+    checker.put(("pushNextModel", 200), "/v1/models/split", fake(0)).await;
+    checker.call(("showModelCanary", 404), "/v1/models/split/canary").await;
+    checker.call(("promoteModelCanary", 404), "/v1/models/split/promote").await;
+    checker.put(("pushNextModel", 400), "/v1/models/split?canary=100", fake(1)).await;
+    checker.put(("pushModel", 409), "/v1/models/split/versions/1?canary=10", fake(0)).await;
+    let path = "/v1/models/split?canary=10&promote_after_ms=600000";
+    checker.put(("pushNextModel", 200), path, fake(1)).await;
+    checker.call(("showModel", 200), "/v1/models/split").await;
+    checker.call(("showModelCanary", 200), "/v1/models/split/canary").await;
+    checker.call(("showModelCanary", 400), "/v1/models/UPPER/canary").await;
+    checker.call(("promoteModelCanary", 200), "/v1/models/split/promote").await;
+    checker.call(("promoteModelCanary", 400), "/v1/models/UPPER/promote").await;
+    checker.call(("deleteModel", 204), "/v1/models/split").await;
 }
 
 async fn sizing(checker: &mut ResponseChecker<'_>) {

@@ -1,26 +1,61 @@
 //! Counts of a canary's calls, and of the active version's calls beside it.
 
+use http::StatusCode;
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use weir_types::api::{Canary, VersionCalls};
-use weir_types::{Name, TenantId, Version};
+use weir_call::status as status_of;
+use weir_types::api::{Canary, EventResource, VersionCalls};
+use weir_types::{ErrorCode, Name, TenantId, Version};
 
 /// Buckets per doubling of the run time, so that each is 9 % wide.
 const STEPS: u32 = 8;
 /// Buckets from 1 µs to over an hour.
 const BUCKETS: usize = 32 * STEPS as usize;
 
+/// The kinds of versions that can be canaries.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CanaryOf {
+    /// Versions of a function. Nodes that know no canaries of models send nothing else.
+    #[default]
+    Function,
+    /// Versions of a model.
+    Model,
+}
+
+impl CanaryOf {
+    /// The resource of the events about it.
+    pub fn resource(self) -> EventResource {
+        match self {
+            Self::Function => EventResource::Function,
+            Self::Model => EventResource::Model,
+        }
+    }
+}
+
 /// The outcome of a call, for the comparison of versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallOutcome {
-    /// The function answered, or its client did not wait for the answer.
+    /// The version answered, or its client did not wait for the answer.
     Ran(Duration),
-    /// The function failed.
+    /// The version failed.
     Failed,
+}
+
+impl CallOutcome {
+    /// The outcome of a call that ended with `status`, or with `failed`; none if the call failed by the
+    /// fault of its client. A client that leaves counts as one that waited until then.
+    pub fn new(failed: Option<ErrorCode>, status: StatusCode, ran: Duration) -> Option<Self> {
+        let status = failed.map_or(status, status_of);
+        if status.is_server_error() || failed == Some(ErrorCode::QueueFull) {
+            return Some(Self::Failed);
+        }
+        failed.is_none_or(|code| code == ErrorCode::Cancelled).then_some(Self::Ran(ran))
+    }
 }
 
 /// Calls of one version in a trial. Nodes of a cluster exchange and add them.
@@ -37,9 +72,12 @@ pub struct Observed {
 /// The calls of a canary and of the active version beside it, since the start of the canary.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrialCounts {
-    /// Owner of the function.
+    /// What has the canary.
+    #[serde(default)]
+    pub of: CanaryOf,
+    /// Owner of the function or model.
     pub tenant: TenantId,
-    /// Name of the function.
+    /// Name of the function or model.
     pub name: Name,
     /// The canary.
     pub version: Version,
@@ -51,10 +89,10 @@ pub struct TrialCounts {
     pub active: Observed,
 }
 
-/// The trial of a function's canary, if it has one. Shared by all versions of the function.
+/// The trial of the canary of a function or model, if it has one. Shared by all of its versions.
 #[derive(Default)]
 pub struct TrialSlot {
-    /// Whether there is a trial: calls of functions without a canary only read this.
+    /// Whether there is a trial: calls without a canary only read this.
     is_on: AtomicBool,
     trial: RwLock<Option<Arc<Trial>>>,
 }
@@ -74,9 +112,14 @@ struct Counters {
 }
 
 impl TrialSlot {
+    /// Whether calls are counted now.
+    pub fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
     /// Counts a call of `version`, if it takes part in a trial. Returns whether it does.
     pub fn count(&self, version: Version, outcome: CallOutcome) -> bool {
-        if !self.is_on.load(Ordering::Relaxed) {
+        if !self.is_on() {
             return false;
         }
         let trial = self.trial.read();
@@ -99,7 +142,7 @@ impl TrialSlot {
 
     /// Begins the trial of `canary` beside `active`, or ends the trial. A trial of the same canary
     /// continues.
-    pub(super) fn set(&self, canary: Option<Canary>, active: Version) {
+    pub(crate) fn set(&self, canary: Option<Canary>, active: Version) {
         let mut trial = self.trial.write();
         let is_same = |trial: &Arc<Trial>| canary == Some(trial.canary) && trial.active == active;
         if trial.as_ref().is_some_and(is_same) {

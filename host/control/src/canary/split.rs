@@ -1,6 +1,5 @@
 //! The version that one call uses, while a canary gets a share of the calls.
 
-use super::entry::{DeploymentKind, RegistryEntry};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weir_types::api::Canary;
@@ -12,7 +11,7 @@ const BLOCK_LEN: u64 = 100;
 /// The split of a name's calls between the active version and its canary. Lives as long as the
 /// canary keeps its share.
 #[derive(Debug)]
-pub(super) struct Split {
+pub(crate) struct Split {
     canary: Canary,
     /// Differs between nodes and splits, so that their sequences differ.
     seed: u64,
@@ -21,15 +20,21 @@ pub(super) struct Split {
 }
 
 impl Split {
-    pub(super) fn new(canary: Canary) -> Self {
+    fn new(canary: Canary) -> Self {
         Self { canary, seed: rand::random(), calls: AtomicU64::new(0) }
     }
 
     /// Continues the split before a change, if the change has left the canary and its share alone.
-    pub(super) fn after(canary: Option<Canary>, before: Option<&Arc<Self>>) -> Option<Arc<Self>> {
+    pub(crate) fn after(canary: Option<Canary>, before: Option<&Arc<Self>>) -> Option<Arc<Self>> {
         let canary = canary?;
         let same = before.filter(|before| before.canary == canary).cloned();
         Some(same.unwrap_or_else(|| Arc::new(Self::new(canary))))
+    }
+
+    /// The canary, if one call of `name` uses it. All calls with the same `key` use the same version.
+    pub(crate) fn choose(&self, name: &str, key: Option<&[u8]>) -> Option<Version> {
+        let is_chosen = key.map_or_else(|| self.next(), |key| self.keeps(name, key));
+        is_chosen.then_some(self.canary.version)
     }
 
     /// Whether the canary gets the next call. Pseudo-random, and exact in every block of calls.
@@ -43,29 +48,6 @@ impl Split {
     fn keeps(&self, name: &str, key: &[u8]) -> bool {
         let salted = [name.as_bytes(), &self.canary.version.0.to_le_bytes(), key].concat();
         ContentHash::from_content(&salted).prefix() % BLOCK_LEN < u64::from(self.canary.percent)
-    }
-}
-
-impl<K: DeploymentKind> RegistryEntry<K> {
-    /// The version that one call uses: the active version, or the canary. All calls with the same
-    /// `key` use the same version while the split lasts.
-    pub fn choose(&self, key: Option<&[u8]>) -> Option<&Arc<K::Deployment>> {
-        let chosen = match (&self.split, key) {
-            (None, _) => None,
-            (Some(split), Some(key)) => split.keeps(self.name.as_str(), key).then_some(split),
-            (Some(split), None) => split.next().then_some(split),
-        };
-        chosen.and_then(|split| self.versions.get(&split.canary.version)).or_else(|| self.active())
-    }
-
-    /// The version that gets a share of the calls, if any.
-    pub fn canary(&self) -> Option<&Arc<K::Deployment>> {
-        self.versions.get(&self.head.canary?.version)
-    }
-
-    /// Whether calls without a version may use `version`.
-    pub fn serves(&self, version: Version) -> bool {
-        self.head.active == version || self.head.canary.is_some_and(|canary| canary.version == version)
     }
 }
 

@@ -1,13 +1,14 @@
-//! `weir deploy --canary`: the options, and the wait for the node's decision.
+//! Canaries of functions and models: the options, and the wait for the node's decision.
 
 use crate::client::Client;
 use crate::error::Problem;
-use crate::output::OutputSettings;
+use crate::output::{OutputSettings, age, duration};
 use anyhow::Result;
 use jiff::SignedDuration;
+use serde::de::DeserializeOwned;
 use std::time::Duration;
-use weir_types::api::{Canary, CanaryReport, EventKind, EventPage, Function, VersionCalls};
-use weir_types::{ErrorCode, Name};
+use weir_types::api::{Canary, CanaryReport, EventKind, EventPage, Function, Model, VersionCalls};
+use weir_types::{ErrorCode, Name, Version};
 
 /// Interval of questions to the node.
 const ASK_EVERY: Duration = Duration::from_secs(1);
@@ -20,20 +21,25 @@ const DECISION_ASKED_MAX: u32 = 4;
 /// Options of a canary.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct CanaryArgs {
-    /// Give the new version only this percentage of the calls, from 1 to 99
+    /// Give the new version only this percentage of the calls or runs, from 1 to 99
     #[arg(
         long,
         value_name = "PERCENT",
         value_parser = clap::value_parser!(u8).range(i64::from(Canary::PERCENT_MIN)..=i64::from(Canary::PERCENT_MAX)),
     )]
-    pub(super) canary: Option<u8>,
+    canary: Option<u8>,
     /// Have the node promote the canary after this time, such as 5m, and wait for that
     #[arg(long, value_name = "TIME", requires = "canary", value_parser = parse_time)]
     promote_after: Option<Duration>,
 }
 
 impl CanaryArgs {
-    /// The options as a query of the deployment.
+    /// Whether a share is given.
+    pub(super) fn is_given(&self) -> bool {
+        self.canary.is_some()
+    }
+
+    /// The options as a query of the deployment or push.
     pub(super) fn query(&self) -> Vec<(&'static str, String)> {
         let percent = self.canary.map(|percent| ("canary", percent.to_string()));
         let after = self.promote_after.map(|after| ("promote_after_ms", after.as_millis().to_string()));
@@ -49,24 +55,69 @@ fn parse_time(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "takes a duration up to 30 days, such as 5m or 1h30m".to_owned())
 }
 
+/// A name whose new version may be a canary, as the node describes it.
+pub(super) trait HasCanary: DeserializeOwned {
+    /// The path segment of its collection.
+    const SEGMENT: &'static str;
+    /// The code of the error that the name is missing.
+    const MISSING: ErrorCode;
+    /// What a canary gets a share of.
+    const CALLS: &'static str;
+
+    fn active_version(&self) -> Version;
+
+    /// The command that shows why a canary was rolled back.
+    fn explanation(name: &Name) -> String;
+}
+
+impl HasCanary for Function {
+    const SEGMENT: &'static str = "functions";
+    const MISSING: ErrorCode = ErrorCode::FunctionNotFound;
+    const CALLS: &'static str = "calls";
+
+    fn active_version(&self) -> Version {
+        self.active.version
+    }
+
+    fn explanation(name: &Name) -> String {
+        format!("weir logs {name} --errors")
+    }
+}
+
+impl HasCanary for Model {
+    const SEGMENT: &'static str = "models";
+    const MISSING: ErrorCode = ErrorCode::ModelNotFound;
+    const CALLS: &'static str = "runs";
+
+    fn active_version(&self) -> Version {
+        self.active.version
+    }
+
+    fn explanation(name: &Name) -> String {
+        format!("weir events --name {name}")
+    }
+}
+
 /// Shows the calls of a canary until it was promoted. An error if it was rolled back.
-pub(in crate::commands) fn wait(
+pub(super) fn wait<T: HasCanary>(
     name: &Name,
     canary: Canary,
     client: &Client,
     output: OutputSettings,
-) -> Result<Function> {
+) -> Result<T> {
+    let segment = T::SEGMENT;
     let spinner = output.spinner("waiting for the canary's calls; Ctrl-C leaves the canary to the node");
     let mut unanswered = 0;
     loop {
-        match client.get::<CanaryReport>(&format!("/v1/functions/{name}/canary"), "watch the canary") {
+        match client.get::<CanaryReport>(&format!("/v1/{segment}/{name}/canary"), "watch the canary") {
             Ok(report) if report.canary.version == canary.version => {
                 unanswered = 0;
                 spinner.set_message(progress(&report));
             }
             Ok(_) => break,
             Err(error) => match error.downcast_ref::<Problem>().and_then(Problem::code) {
-                Some(ErrorCode::CanaryNotFound | ErrorCode::FunctionNotFound) => break,
+                Some(ErrorCode::CanaryNotFound) => break,
+                Some(code) if code == T::MISSING => break,
                 _ if unanswered < UNANSWERED_MAX => unanswered += 1,
                 _ => return Err(error),
             },
@@ -74,16 +125,34 @@ pub(in crate::commands) fn wait(
         std::thread::sleep(ASK_EVERY);
     }
     spinner.finish_and_clear();
-    let function: Function = client.get(&format!("/v1/functions/{name}"), &format!("show {name}"))?;
+    let now: T = client.get(&format!("/v1/{segment}/{name}"), &format!("show {name}"))?;
     let why = decision(name, canary, client);
-    if function.active.version == canary.version {
+    let active = now.active_version();
+    if active == canary.version {
         why.into_iter().for_each(|text| output.note(text));
-        return Ok(function);
+        return Ok(now);
     }
     let version = canary.version;
-    let active = function.active.version;
     let text = why.unwrap_or_else(|| format!("canary {version} of {name} ended without a promotion"));
-    Err(Problem::new(text).hint(format!("version {active} gets all calls; weir logs {name} --errors")).into())
+    let hint = format!("version {active} gets all {}; {}", T::CALLS, T::explanation(name));
+    Err(Problem::new(text).hint(hint).into())
+}
+
+/// Describes the share of a canary. `what` is what it gets a share of.
+pub(super) fn share(canary: Canary, what: &str) -> String {
+    let Canary { version, percent, started_at_ms, promote_after_ms } = canary;
+    let promotion = promote_after_ms
+        .map(|after_ms| format!(", to be promoted after {}", duration(Duration::from_millis(after_ms))));
+    let promotion = promotion.unwrap_or_default();
+    format!("version {version} gets {percent} % of the {what} (started {}{promotion})", age(started_at_ms))
+}
+
+/// The active version of a name in a list, with its canary.
+pub(super) fn version_in_list(active: Version, canary: Option<Canary>) -> String {
+    canary.map_or_else(
+        || active.to_string(),
+        |canary| format!("{active} (canary {}: {} %)", canary.version, canary.percent),
+    )
 }
 
 /// The text of the event that ended the canary, if the node still has it. The node records it right

@@ -1,0 +1,255 @@
+//! Changes of canaries: the share, promotion and end. A push starts them (`change.rs`).
+
+use super::change::name_outputs;
+use super::head::{ModelHead, ModelRoles};
+use super::index::{ModelVersions, StoredHead};
+use super::record::head_key;
+use super::{ModelTrial, Models, ModelsError};
+use crate::canary::CanaryShare;
+use std::sync::Arc;
+use weir_datastore::{Commit, Compare, Key, Revision, Transaction};
+use weir_types::api::Canary;
+use weir_types::{ContentHash, ModelManifest, Name, TenantId, Version};
+
+/// The number of retries of a change that conflicts with another node's change.
+const CONFLICTS_MAX: usize = 5;
+
+/// A model with a canary.
+pub struct ModelCanary {
+    /// The owner.
+    pub tenant: TenantId,
+    /// The model's name.
+    pub name: Name,
+    /// The active version.
+    pub active: Version,
+    /// The canary beside it.
+    pub canary: Canary,
+    /// The runs of both versions on this node.
+    pub trial: Arc<ModelTrial>,
+}
+
+impl ModelCanary {
+    fn new(tenant: &TenantId, name: &Name, versions: &ModelVersions) -> Option<Self> {
+        let ModelRoles { active, canary, .. } = versions.roles();
+        let active = active?;
+        let canary = canary?;
+        Some(Self {
+            tenant: tenant.clone(),
+            name: name.clone(),
+            active,
+            canary,
+            trial: versions.trial().clone(),
+        })
+    }
+}
+
+impl Models {
+    /// The versions of a model with a role.
+    pub fn roles(&self, tenant: &TenantId, name: &Name) -> ModelRoles {
+        self.read_known().versions(tenant, name).map(|versions| versions.roles()).unwrap_or_default()
+    }
+
+    /// The canaries of all tenants, with the active versions beside them.
+    pub fn canaries(&self) -> Vec<ModelCanary> {
+        let known = self.read_known();
+        known
+            .models()
+            .filter_map(|(tenant, name, versions)| ModelCanary::new(tenant, name, versions))
+            .collect()
+    }
+
+    /// The canary of one model, if it has one.
+    pub fn canary(&self, tenant: &TenantId, name: &Name) -> Option<ModelCanary> {
+        ModelCanary::new(tenant, name, self.read_known().versions(tenant, name)?)
+    }
+
+    /// Makes the canary active. `expected` fails the change if the model has another canary by now.
+    /// Returns the canary that was promoted.
+    pub async fn promote(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+        expected: Option<Canary>,
+    ) -> Result<Canary, ModelsError> {
+        let models = self.clone();
+        let owner = tenant.clone();
+        let of = name.clone();
+        self.change_head(tenant, name, move |canary, head| {
+            if expected.is_some_and(|expected| expected != canary) {
+                return Err(ModelsError::NoCanary(of.clone()));
+            }
+            // A version that this node cannot read must not become active.
+            models.get(&owner, &of, Some(canary.version))?;
+            let previous = Some(head.active);
+            Ok(ModelHead { active: canary.version, previous, canary: None, ..head })
+        })
+        .await
+    }
+
+    /// Ends `canary`: all runs use the active version again. Fails if the model has another canary by
+    /// now.
+    pub async fn end_canary(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+        canary: Canary,
+    ) -> Result<(), ModelsError> {
+        let of = name.clone();
+        let end = move |current: Canary, head| {
+            if current != canary {
+                return Err(ModelsError::NoCanary(of.clone()));
+            }
+            Ok(ModelHead { canary: None, ..head })
+        };
+        self.change_head(tenant, name, end).await.map(drop)
+    }
+
+    /// Gives the canary `version` this share, and restarts its trial if it had another.
+    pub(super) async fn set_share(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+        version: Version,
+        (share, now_ms): (CanaryShare, u64),
+    ) -> Result<(), ModelsError> {
+        let roles = self.roles(tenant, name);
+        match roles.canary.filter(|canary| canary.version == version) {
+            None => return Err(ModelsError::NotNewer { name: name.clone(), version }),
+            Some(canary) if share.is_of(canary) => return Ok(()),
+            Some(_) => {}
+        }
+        let of = name.clone();
+        let set = move |current: Canary, head| {
+            if current.version != version {
+                return Err(ModelsError::NoCanary(of.clone()));
+            }
+            Ok(ModelHead { canary: Some(share.start(version, now_ms)), ..head })
+        };
+        self.change_head(tenant, name, set).await.map(drop)
+    }
+
+    /// The version of the canary, if it has these contents and settings.
+    pub(super) fn same_canary(
+        &self,
+        tenant: &TenantId,
+        name: &Name,
+        digest: ContentHash,
+        manifest: &ModelManifest,
+    ) -> Option<Version> {
+        let version = self.roles(tenant, name).canary?.version;
+        let entry = self.get(tenant, name, Some(version)).ok()?;
+        let mut manifest = manifest.clone();
+        name_outputs(&mut manifest, &entry.source.prepared).ok()?;
+        (entry.record.digest == digest && entry.record.manifest == manifest).then_some(version)
+    }
+
+    /// Changes the head of a model with a canary, in one transaction. Returns the canary before the
+    /// change. After a conflict with another node's change, applies `change` to the new state.
+    async fn change_head(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+        change: impl Fn(Canary, ModelHead) -> Result<ModelHead, ModelsError> + Send + 'static,
+    ) -> Result<Canary, ModelsError> {
+        let turn = self.turn(name).await?;
+        let models = self.clone();
+        let tenant = tenant.clone();
+        let name = name.clone();
+        let changing = async move {
+            let _turn = turn;
+            let mut conflicts = 0;
+            loop {
+                let Some(canary) = models.roles(&tenant, &name).canary else {
+                    return Err(ModelsError::NoCanary(name));
+                };
+                let stored = models.stored_head(&tenant, &name);
+                let Some(head) = stored.head else { return Err(ModelsError::NoCanary(name)) };
+                let head = change(canary, head)?;
+                match models.commit_head(&tenant, &name, stored.revision, head).await {
+                    Err(ModelsError::Conflict(_)) if conflicts < CONFLICTS_MAX => conflicts += 1,
+                    committed => return committed.map(|()| canary),
+                }
+                models.refresh(&tenant, &name).await?;
+            }
+        };
+        self.changes.carry_through(changing).await?
+    }
+
+    async fn commit_head(
+        &self,
+        tenant: &TenantId,
+        name: &Name,
+        before: Option<Revision>,
+        head: ModelHead,
+    ) -> Result<(), ModelsError> {
+        let key = head_key(tenant, name)?;
+        let writes = Transaction::new().when(fence(&key, before)).put(key, head.encode());
+        match self.datastore.commit(writes).await? {
+            Commit::Done(revision) => {
+                self.set_head(tenant, name, StoredHead { revision: Some(revision), head: Some(head) });
+                Ok(())
+            }
+            Commit::Conflict => Err(ModelsError::Conflict(name.clone())),
+        }
+    }
+
+    /// The head that a push of `version` writes, if any. `newest` is the newest version so far.
+    pub(super) fn head_for_push(
+        &self,
+        tenant: &TenantId,
+        name: &Name,
+        (version, newest): (Version, Option<Version>),
+        share: Option<(CanaryShare, u64)>,
+    ) -> Result<Option<ModelHead>, ModelsError> {
+        let stored = self.stored_head(tenant, name).head;
+        let is_newest = newest.is_none_or(|newest| version > newest);
+        let Some((share, now_ms)) = share else {
+            // The head knows a higher version, which was deleted.
+            let head = stored.filter(|head| is_newest && version <= head.newest);
+            return Ok(head.map(|head| ModelHead {
+                newest: Version(version.0.saturating_sub(1)),
+                canary: None,
+                ..head
+            }));
+        };
+        if !is_newest || stored.is_some_and(|head| version <= head.newest) {
+            return Err(ModelsError::NotNewer { name: name.clone(), version });
+        }
+        let ModelRoles { active, previous, .. } = self.roles(tenant, name);
+        // The first version gets all runs.
+        let Some(active) = active else { return Ok(None) };
+        let canary = Some(share.start(version, now_ms));
+        Ok(Some(ModelHead { active, newest: version, previous, canary }))
+    }
+
+    /// Checks whether a version may be deleted: runs must keep an active version, and a canary the
+    /// version beside it.
+    pub(super) fn may_delete(
+        &self,
+        tenant: &TenantId,
+        name: &Name,
+        version: Version,
+    ) -> Result<(), ModelsError> {
+        let known = self.read_known();
+        let Some(versions) = known.versions(tenant, name) else { return Ok(()) };
+        if versions.roles().canary.is_some() && versions.roles().serves(version) {
+            return Err(ModelsError::InTrial { name: name.clone(), version });
+        }
+        let mut rest = versions.entries().clone();
+        rest.remove(&version);
+        let is_left = rest.is_empty() || versions.roles_of(&rest).active.is_some();
+        if is_left { Ok(()) } else { Err(ModelsError::LastActive { name: name.clone(), version }) }
+    }
+
+    pub(super) fn stored_head(&self, tenant: &TenantId, name: &Name) -> StoredHead {
+        self.read_known().versions(tenant, name).map(|versions| versions.head()).unwrap_or_default()
+    }
+}
+
+/// The condition that a head was not changed since it was read at `revision`.
+pub(super) fn fence(key: &Key, revision: Option<Revision>) -> Compare {
+    match revision {
+        Some(revision) => Compare::ModifiedAt(key.clone(), revision),
+        None => Compare::Absent(key.clone()),
+    }
+}
