@@ -18,14 +18,26 @@ pub(crate) fn build_for_demo(repo: &Repo) -> Result<PathBuf> {
 
 /// Builds `weir` with a Cargo profile. Returns its path.
 pub(crate) fn build_with(repo: &Repo, profile: &str) -> Result<PathBuf> {
-    build(repo, profile, &[])
+    let mut cargo = repo.cargo(".");
+    cargo.args(["rustc", "--profile", profile, "-p", "weir-cli", "--bin", "weir"]);
+    // Rust links with lld on x86-64. Equal functions, of which generic code has many, are linked once.
+    if cfg!(target_arch = "x86_64") {
+        cargo.args(["--", "-C", "link-arg=-Wl,--icf=all"]);
+    }
+    process::run(&mut cargo)?;
+    Ok(program(repo, profile))
 }
 
 fn build(repo: &Repo, profile: &str, features: &[&str]) -> Result<PathBuf> {
     let build = ["build", "--profile", profile, "-p", "weir-cli"];
     process::run(repo.cargo(".").args(build).args(features))?;
+    Ok(program(repo, profile))
+}
+
+/// Path of `weir`, built with a Cargo profile.
+fn program(repo: &Repo, profile: &str) -> PathBuf {
     // Cargo's folder of the `dev` profile is `debug`.
-    Ok(target(repo).join(if profile == "dev" { "debug" } else { profile }).join("weir"))
+    target(repo).join(if profile == "dev" { "debug" } else { profile }).join("weir")
 }
 
 /// The programs that the end-to-end tests use.
