@@ -13,7 +13,7 @@ async fn put_trigger(node: &TestClient, name: &str, spec: serde_json::Value) {
     assert_eq!(answer.status, 201, "{answer:?}");
 }
 
-/// Deploys what the pages show: functions in versions, models, a workflow with a trigger, and two
+/// Deploys items for the pages: functions in versions, models, a workflow with a trigger, and two
 /// asynchronous invocations that have ended.
 async fn deploy_all(node: &TestClient) {
     node.push_model("digits", 1, digits()).await;

@@ -142,7 +142,7 @@ impl Kernels {
         Ok(())
     }
 
-    /// Records what the files of these modules were compiled from.
+    /// Writes the digests of the inputs and outputs of these modules into the record.
     fn record(&self) -> Result<()> {
         let digests = self.digests()?;
         let mut record = CompilationRecord::read_or_default(&self.record_file())?;

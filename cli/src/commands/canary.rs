@@ -61,7 +61,7 @@ pub(super) trait HasCanary: DeserializeOwned {
     const SEGMENT: &'static str;
     /// The code of the error that the name is missing.
     const MISSING: ErrorCode;
-    /// What a canary gets a share of.
+    /// The noun for the work that is split with a canary: calls or runs.
     const CALLS: &'static str;
 
     fn active_version(&self) -> Version;
@@ -138,13 +138,13 @@ pub(super) fn wait<T: HasCanary>(
     Err(Problem::new(text).hint(hint).into())
 }
 
-/// Describes the share of a canary. `what` is what it gets a share of.
-pub(super) fn share(canary: Canary, what: &str) -> String {
+/// Describes the share of a canary. `work` is the noun for the work that is split: calls or runs.
+pub(super) fn share(canary: Canary, work: &str) -> String {
     let Canary { version, percent, started_at_ms, promote_after_ms } = canary;
     let promotion = promote_after_ms
         .map(|after_ms| format!(", to be promoted after {}", duration(Duration::from_millis(after_ms))));
     let promotion = promotion.unwrap_or_default();
-    format!("version {version} gets {percent} % of the {what} (started {}{promotion})", age(started_at_ms))
+    format!("version {version} gets {percent} % of the {work} (started {}{promotion})", age(started_at_ms))
 }
 
 /// The active version of a name in a list, with its canary.

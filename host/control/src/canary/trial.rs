@@ -72,7 +72,7 @@ pub struct Observed {
 /// The calls of a canary and of the active version beside it, since the start of the canary.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrialCounts {
-    /// What has the canary.
+    /// The function or model that has the canary.
     #[serde(default)]
     pub of: CanaryOf,
     /// Owner of the function or model.

@@ -1,7 +1,7 @@
 //! Counts the runs of a model for the comparison of its canary with the active version.
 //!
-//! A run counts on the node that ran it, whoever requested it: a client, a function or a step of a
-//! workflow. A call of a function is not counted: it may run a model many times or not at all, and
+//! Each node counts the runs on its own devices, requested by clients, functions and steps of
+//! workflows. A call of a function is not counted: it may run a model many times or not at all, and
 //! may fail for other reasons.
 
 use super::ModelEntry;
