@@ -156,9 +156,8 @@ impl ClusterBuilder {
             settings: self.settings,
             environment: self.environment,
         };
-        // Start the first node alone: it retries until etcd answers.
-        let first =
-            eventually("a node that reaches etcd", async || cluster.node().try_start().await.ok()).await;
+        cluster.etcd.listening().await;
+        let first = cluster.node().start().await;
         cluster.nodes.push(first);
         let others = (1..nodes).map(|_| cluster.node().start());
         let others = futures::future::join_all(others).await;

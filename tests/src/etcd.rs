@@ -2,16 +2,22 @@
 
 use crate::client::http_client;
 use serde_json::Value;
-use std::net::TcpListener;
+use std::fs::File;
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
+
+/// Time in which a server must listen, on a busy machine.
+const LISTENING_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Etcd server. It is killed on drop.
 pub struct Etcd {
     name: String,
-    port: u16,
-    peer_port: u16,
+    port: ReservedPort,
+    peer_port: ReservedPort,
     /// Members of its cluster, in the format of etcd's `--initial-cluster`.
     members: String,
     /// TLS flags for client connections; empty without TLS.
@@ -83,10 +89,17 @@ impl Etcd {
 
     fn new(name: &str) -> Self {
         let folder = in_memory().expect("there is no room for a folder");
-        let port = free_port();
-        let peer_port = free_port();
-        let members = format!("{name}=http://127.0.0.1:{peer_port}");
-        Self { name: name.to_owned(), port, peer_port, members, tls: Vec::new(), folder, process: None }
+        let peer_port = ReservedPort::find();
+        let members = format!("{name}=http://127.0.0.1:{}", peer_port.number);
+        Self {
+            name: name.to_owned(),
+            port: ReservedPort::find(),
+            peer_port,
+            members,
+            tls: Vec::new(),
+            folder,
+            process: None,
+        }
     }
 
     /// URL for `--datastore`.
@@ -99,7 +112,7 @@ impl Etcd {
     /// Host and port for clients.
     #[must_use]
     pub fn host(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+        format!("127.0.0.1:{}", self.port.number)
     }
 
     /// Calls a method of the JSON API, such as `auth/enable`. The server must be ready.
@@ -157,6 +170,29 @@ impl Etcd {
         self.run();
     }
 
+    /// Waits until the server accepts connections.
+    ///
+    /// # Panics
+    /// Panics with the server's log if the server ends or does not listen.
+    pub async fn listening(&mut self) {
+        let began = Instant::now();
+        while tokio::net::TcpStream::connect(self.host()).await.is_err() {
+            let ended = self.process.as_mut().map(|process| process.try_wait());
+            let runs = matches!(ended, Some(Ok(None))) && began.elapsed() < LISTENING_TIME_MAX;
+            assert!(runs, "etcd does not listen ({ended:?}); it said:\n{}", self.log());
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.folder.path().join("log")
+    }
+
+    /// The errors that the server has written.
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
     fn data(&self) -> PathBuf {
         self.folder.path().join("data")
     }
@@ -167,15 +203,17 @@ impl Etcd {
         let mut etcd = Command::new("etcd");
         etcd.args(["--name", &self.name, "--log-level", "error", "--data-dir"]).arg(self.data());
         for (flag, scheme, port) in [
-            ("--listen-client-urls", client_scheme, self.port),
-            ("--advertise-client-urls", client_scheme, self.port),
-            ("--listen-peer-urls", "http", self.peer_port),
-            ("--initial-advertise-peer-urls", "http", self.peer_port),
+            ("--listen-client-urls", client_scheme, self.port.number),
+            ("--advertise-client-urls", client_scheme, self.port.number),
+            ("--listen-peer-urls", "http", self.peer_port.number),
+            ("--initial-advertise-peer-urls", "http", self.peer_port.number),
         ] {
             etcd.args([flag, &format!("{scheme}://127.0.0.1:{port}")]);
         }
         etcd.args(["--initial-cluster", &self.members]).args(&self.tls);
-        let started = etcd.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let log = File::options().create(true).append(true).open(self.log_path());
+        let log = log.expect("the log of etcd cannot be opened");
+        let started = etcd.stdout(Stdio::null()).stderr(log).spawn();
         self.process = Some(started.expect("etcd cannot be started; `cargo xtask setup` installs it"));
     }
 }
@@ -192,10 +230,28 @@ fn copy_folder(from: &Path, to: &Path) {
     assert!(copied.is_ok_and(|status| status.success()), "the data cannot be copied");
 }
 
-/// Finds a TCP port that is free at this moment.
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("there is no free port");
-    listener.local_addr().expect("it is bound").port()
+/// TCP port of a server that cannot choose one itself.
+struct ReservedPort {
+    number: u16,
+    /// UDP socket with the same number, by which tests in other processes see the reservation.
+    _reservation: UdpSocket,
+}
+
+impl ReservedPort {
+    /// Ports that systems do not give to clients, as far as known.
+    const RANGE: Range<u16> = 16_000..32_000;
+
+    fn find() -> Self {
+        let first = rand::random_range(Self::RANGE);
+        let numbers = (first..Self::RANGE.end).chain(Self::RANGE.start..first);
+        let mut free = numbers.filter_map(|number| {
+            let reservation = UdpSocket::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
+            // It is closed at once, for the server.
+            TcpListener::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
+            Some(Self { number, _reservation: reservation })
+        });
+        free.next().expect("there is no free port")
+    }
 }
 
 /// A folder in memory if the system has such a file system. On a busy disk, etcd needs seconds to

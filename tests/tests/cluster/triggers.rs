@@ -21,7 +21,7 @@ async fn until_fired(client: &TestClient, ticks: u64) -> Trigger {
 }
 
 #[tokio::test]
-async fn each_tick_becomes_one_invocation_while_dispatchers_are_killed() {
+async fn each_tick_has_one_outcome_while_dispatchers_are_killed() {
     if !Etcd::is_installed() {
         return;
     }
@@ -43,9 +43,10 @@ async fn each_tick_becomes_one_invocation_while_dispatchers_are_killed() {
     let survivor = &cluster.nodes[0];
     until_fired(survivor, 5).await;
     survivor.post("/v1/triggers/t/pause", "").await.ok();
-    let last = show(survivor).await.unwrap();
-    let elapsed_ms = last.last.unwrap().scheduled_at_ms.unwrap() - last.created_at_ms;
-    assert_eq!((last.ticks.fired, last.ticks.missed), (elapsed_ms / EVERY_MS, 0));
+    let last = eventually("the trigger", || show(survivor)).await;
+    let elapsed_ms = last.last.as_ref().unwrap().scheduled_at_ms.unwrap() - last.created_at_ms;
+    // A busy machine may handle a tick after the next one; the earlier one is missed then.
+    assert_eq!(last.ticks.fired + last.ticks.missed, elapsed_ms / EVERY_MS, "{last:?}");
     let accepted = survivor.invocations("name=echo").await;
     assert_eq!(accepted.len() as u64, last.ticks.fired);
     for invocation in accepted {

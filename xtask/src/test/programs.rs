@@ -33,6 +33,9 @@ const LONGEST: [&str; 8] = [
     "book",
 ];
 
+/// Lines of a failed test's panic that are repeated at the end.
+const PANIC_LINES_MAX: usize = 5;
+
 /// Environment variables for all programs.
 type Variables = [(&'static str, OsString)];
 
@@ -113,7 +116,8 @@ fn threads() -> String {
 /// those that fail.
 ///
 /// # Errors
-/// Fails if a program fails. The error names all of these programs.
+/// Fails if a program fails. The error names all of these programs, and their failed tests with
+/// what each said.
 pub(super) fn run_all(programs: &[TestProgram], variables: &Variables) -> Result<()> {
     let progress = StepProgress::new(programs.len());
     let run = |program: &TestProgram| {
@@ -122,15 +126,31 @@ pub(super) fn run_all(programs: &[TestProgram], variables: &Variables) -> Result
             Ok(summary) => progress.step(&format!("{}: {summary}", program.name)),
             Err(error) => progress.step(&format!("{}: {error:#}", program.name)),
         }
-        Ok((program.name.clone(), result.is_ok()))
+        Ok((program.name.clone(), result.err()))
     };
     let results = parallel::all(programs, PROGRAMS_AT_ONCE, run)?;
+    let failed = results.into_iter().filter_map(|(name, error)| Some((name, error?)));
     let failed: Vec<String> =
-        results.into_iter().filter_map(|(name, is_passed)| (!is_passed).then_some(name)).collect();
+        failed.map(|(name, error)| format!("{name}{}", failed_tests(&format!("{error:#}")))).collect();
     if failed.is_empty() {
         return Ok(());
     }
-    bail!("{} test programs failed: {}; their output is above", failed.len(), failed.join(", "))
+    bail!("{} test programs failed; their output is above:\n{}", failed.len(), failed.join("\n"))
+}
+
+/// The failed tests in the output of a test program, each on a line with its panic.
+fn failed_tests(output: &str) -> String {
+    let lines: Vec<&str> = output.lines().map(str::trim_end).collect();
+    let list = lines.iter().rposition(|line| *line == "failures:").map_or(lines.len(), |at| at + 1);
+    let names = lines[list..].iter().map_while(|line| line.strip_prefix("    "));
+    let failed = names.map(|name| {
+        let panic = lines.iter().position(|line| line.starts_with(&format!("thread '{name}'")));
+        let message = panic.map(|at| &lines[at + 1..]).unwrap_or_default().iter();
+        let message = message.take_while(|line| **line != "stack backtrace:" && !line.starts_with("note: "));
+        let message: Vec<&str> = message.take(PANIC_LINES_MAX).copied().collect();
+        format!("\n    {name}: {}", message.join("\n        "))
+    });
+    failed.collect()
 }
 
 /// Number of passed tests in the output of test programs.
@@ -204,9 +224,18 @@ mod tests {
     fn every_failed_program_is_named() {
         let programs = [shell("first", "exit 1"), shell("second", "exit 0"), shell("third", "kill -9 $$")];
         let error = run_all(&programs, &[]).unwrap_err().to_string();
-        assert!(error.starts_with("2 test programs failed: ") && !error.contains("second"), "{error}");
+        assert!(error.starts_with("2 test programs failed; ") && !error.contains("second"), "{error}");
         assert!(error.contains("first") && error.contains("third"), "{error}");
         run_all(&programs[1..2], &[]).unwrap();
+    }
+
+    #[test]
+    fn failed_tests_are_repeated_with_their_panics() {
+        let output = "test a::b ... FAILED\n\nfailures:\n\n---- a::b stdout ----\n\n\
+            thread 'a::b' (3) panicked at src/a.rs:1:2:\nassertion failed\n  left: 1\nnote: run with\n\n\
+            \nfailures:\n    a::b\n    c\n\ntest result: FAILED. 0 passed";
+        assert_eq!(failed_tests(output), "\n    a::b: assertion failed\n          left: 1\n    c: ");
+        assert_eq!(failed_tests("killed by a signal"), "");
     }
 
     #[test]
