@@ -236,17 +236,30 @@ pub(super) fn encoded<M: Message>(queue: mpsc::Receiver<M>) -> impl Stream<Item 
     })
 }
 
-/// Decodes the messages in a body, as they arrive. A link ends at the first error.
+/// Decodes the messages in a body, as they arrive. The stream ends after the first error: the body of
+/// a broken connection fails again at every read.
 pub(super) fn messages<M: Message>(body: Body) -> impl Stream<Item = io::Result<Vec<M>>> {
-    let mut decoder = FrameDecoder::default();
-    body.into_data_stream().map(move |bytes| {
-        decoder.receive(&bytes.map_err(io::Error::other)?);
-        let mut messages = Vec::new();
-        while let Some(message) = decoder.decode().map_err(io::Error::other)? {
-            messages.push(message);
+    let state = Some((body.into_data_stream(), FrameDecoder::default()));
+    futures::stream::unfold(state, async |state| {
+        let (mut body, mut decoder) = state?;
+        let bytes = body.next().await?;
+        match decode(bytes, &mut decoder) {
+            Ok(messages) => Some((Ok(messages), Some((body, decoder)))),
+            Err(error) => Some((Err(error), None)),
         }
-        Ok(messages)
     })
+}
+
+fn decode<M: Message>(
+    bytes: Result<Bytes, axum::Error>,
+    decoder: &mut FrameDecoder<M>,
+) -> io::Result<Vec<M>> {
+    decoder.receive(&bytes.map_err(io::Error::other)?);
+    let mut messages = Vec::new();
+    while let Some(message) = decoder.decode().map_err(io::Error::other)? {
+        messages.push(message);
+    }
+    Ok(messages)
 }
 
 #[cfg(test)]
@@ -261,6 +274,14 @@ mod tests {
         let begun = Instant::now();
         while !heartbeat.tick().await {}
         begun.elapsed()
+    }
+
+    #[tokio::test]
+    async fn messages_end_after_an_error() {
+        let broken =
+            futures::stream::repeat_with(|| Err::<Bytes, _>(io::Error::other("the connection broke")));
+        let received: Vec<_> = messages::<NodeEvent>(Body::from_stream(broken)).take(3).collect().await;
+        assert!(matches!(received[..], [Err(_)]), "{received:?}");
     }
 
     #[tokio::test(start_paused = true)]
