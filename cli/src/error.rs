@@ -83,6 +83,11 @@ impl Problem {
         self
     }
 
+    /// The advice for the user.
+    pub(crate) fn advice(&self) -> Option<&str> {
+        self.0.hint.as_deref()
+    }
+
     /// Sets the cause.
     pub(crate) fn because(mut self, cause: impl Into<anyhow::Error>) -> Self {
         self.0.cause = Some(cause.into());

@@ -238,7 +238,7 @@ struct ReservedPort {
 }
 
 impl ReservedPort {
-    /// Ports that systems do not give to clients, as far as known.
+    /// Below the ports that Linux gives to outgoing connections by default.
     const RANGE: Range<u16> = 16_000..32_000;
 
     fn find() -> Self {

@@ -1,9 +1,12 @@
 //! `weir cluster`.
 
 mod ca;
+mod enrolment;
+mod join;
 mod process;
 
 use crate::commands::CommandContext;
+use crate::commands::up::block_on;
 use crate::error::Problem;
 use crate::output::OutputSettings;
 use anyhow::Result;
@@ -21,6 +24,7 @@ use weir_types::api::DEFAULT_PORT;
 ///   weir cluster up --nodes 5 --data /tmp/five
 ///   weir status                                # status of the first node, in another terminal
 ///   weir cluster ca create && weir cluster ca issue node-7 --host node-7
+///   weir cluster join ca.example node-7 --host node-7 --token-file token
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct ClusterArgs {
@@ -35,6 +39,8 @@ enum ClusterAction {
     /// Each node is a separate process. Kill one to test how the others handle the failure.
     /// Deployments stay in the data folder for the next start.
     Up(ClusterUpArgs),
+    Join(join::JoinArgs),
+    Renew(join::RenewArgs),
     Ca(ca::CaArgs),
 }
 
@@ -58,12 +64,12 @@ struct ClusterUpArgs {
 }
 
 pub(crate) fn run(args: &ClusterArgs, context: &CommandContext) -> Result<()> {
-    let args = match &args.action {
-        ClusterAction::Up(args) => args,
-        ClusterAction::Ca(args) => return ca::run(args, context),
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(up(args, context.output))
+    match &args.action {
+        ClusterAction::Up(args) => block_on(up(args, context.output)),
+        ClusterAction::Join(args) => block_on(join::join(args, context)),
+        ClusterAction::Renew(args) => block_on(join::renew(args, context)),
+        ClusterAction::Ca(args) => ca::run(args, context),
+    }
 }
 
 /// Addresses of a running cluster.

@@ -1,16 +1,16 @@
 //! `weir new`.
 
+mod templates;
+
 use crate::commands::CommandContext;
 use crate::error::Problem;
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
-use include_dir::{Dir, DirEntry, include_dir};
 use minijinja::{Environment, UndefinedBehavior, context};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use templates::Template;
 use weir_types::Name;
-
-static TEMPLATES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../guest-sdk/templates");
 
 /// Template folders that are copied without filling in placeholders: the WIT files and the SDK.
 const AS_THEY_ARE: [&str; 2] = ["wit", "sdk"];
@@ -71,12 +71,12 @@ pub(crate) fn run(args: &NewArgs, context: &CommandContext) -> Result<()> {
     })
 }
 
-fn template(language: &str, kind: &str) -> Result<&'static Dir<'static>> {
+fn template(language: &str, kind: &str) -> Result<Template> {
     let language = ALIASES.iter().find(|(alias, _)| *alias == language).map_or(language, |(_, own)| own);
-    TEMPLATES.get_dir(format!("{language}-{kind}")).ok_or_else(|| {
-        let known = TEMPLATES.dirs().filter_map(|dir| dir.path().to_str()?.strip_suffix(&format!("-{kind}")));
-        let known: BTreeSet<_> = known.collect();
-        let known: Vec<_> = known.into_iter().collect();
+    let mut templates = templates::unpack()?;
+    templates.remove(&format!("{language}-{kind}")).ok_or_else(|| {
+        let known = templates.keys().filter_map(|name| name.strip_suffix(&format!("-{kind}")));
+        let known: Vec<_> = known.collect();
         Problem::usage(format!("there is no template for {language}"))
             .hint(format!(
                 "there are {}; functions in other languages can be deployed too: `weir deploy NAME FILE.wasm` takes any component",
@@ -87,7 +87,7 @@ fn template(language: &str, kind: &str) -> Result<&'static Dir<'static>> {
 }
 
 /// Renders a template. Returns the files with their paths in the project.
-fn render(template: &Dir<'_>, name: &Name) -> Result<Vec<(PathBuf, String)>> {
+fn render(template: Template, name: &Name) -> Result<Vec<(PathBuf, String)>> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.set_keep_trailing_newline(true);
@@ -98,19 +98,16 @@ fn render(template: &Dir<'_>, name: &Name) -> Result<Vec<(PathBuf, String)>> {
         module_name => crate_name.replace('-', "_"),
         version => env!("CARGO_PKG_VERSION"),
     };
-    let mut files = Vec::new();
-    collect(template, &mut |path, text| {
-        let inside = path.strip_prefix(template.path())?;
-        if inside.components().any(|part| AS_THEY_ARE.iter().any(|folder| part.as_os_str() == *folder)) {
-            files.push((inside.to_owned(), text.to_owned()));
-            return Ok(());
+    let render = |(path, text): (PathBuf, String)| {
+        if path.components().any(|part| AS_THEY_ARE.iter().any(|folder| part.as_os_str() == *folder)) {
+            return Ok((path, text));
         }
         let text = environment
-            .render_str(text, &values)
-            .with_context(|| format!("in the template {}", path.display()))?;
-        files.push((inside.to_owned(), text));
-        Ok(())
-    })?;
+            .render_str(&text, &values)
+            .with_context(|| format!("in the template's {}", path.display()))?;
+        Ok((path, text))
+    };
+    let mut files = template.into_iter().map(render).collect::<Result<Vec<_>>>()?;
     files.sort();
     Ok(files)
 }
@@ -124,22 +121,6 @@ fn own_or_folder(path: &Path) -> &Path {
 fn crate_name(name: &Name) -> String {
     let plain = name.as_str().replace('.', "-");
     if plain.starts_with(|first: char| first.is_ascii_alphabetic()) { plain } else { format!("fn-{plain}") }
-}
-
-fn collect(dir: &Dir<'_>, take: &mut dyn FnMut(&Path, &str) -> Result<()>) -> Result<()> {
-    for entry in dir.entries() {
-        match entry {
-            // Left by test runs in the SDK's folder.
-            DirEntry::Dir(inner) if inner.path().ends_with("__pycache__") => {}
-            DirEntry::Dir(inner) => collect(inner, take)?,
-            DirEntry::File(file) => {
-                let text =
-                    file.contents_utf8().with_context(|| format!("{} is no text", file.path().display()))?;
-                take(file.path(), text)?;
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Creates the project in a temporary folder and moves it into place, so that an error leaves no
@@ -173,12 +154,14 @@ mod tests {
     #[test]
     fn every_template_renders_a_valid_project() {
         let name = Name::new("0-my.fn_1").unwrap();
-        for template in TEMPLATES.dirs() {
+        let templates = templates::unpack().unwrap();
+        assert!(templates.len() >= 12);
+        for (language, template) in templates {
             let top = tempfile::tempdir().unwrap();
             let folder = top.path().join("made");
             write(&folder, &render(template, &name).unwrap()).unwrap();
             let function = ConfigFile::read(&folder.join("weir.toml")).unwrap().function.unwrap();
-            assert_eq!(function.name, name, "{}", template.path().display());
+            assert_eq!(function.name, name, "{language}");
             let made = |file: &str| std::fs::read_to_string(folder.join(file));
             if let Ok(package) = made("Cargo.toml") {
                 let package: toml::Table = toml::from_str(&package).unwrap();
@@ -195,14 +178,15 @@ mod tests {
             }
             assert!(made(".gitignore").unwrap().contains("/weir-data"));
         }
-        assert!(TEMPLATES.dirs().count() >= 12);
     }
 
     #[test]
     fn unknown_template_error_lists_the_templates() {
         let error = template("cobol", "http").map(drop).unwrap_err();
         assert!(crate::error::text(&error).contains("there are c, go, js, python, rust, ts;"), "{error:#}");
-        assert_eq!(template("typescript", "http").unwrap().path(), Path::new("ts-http"));
+        assert!(
+            template("typescript", "http").unwrap().iter().any(|(path, _)| path.ends_with("tsconfig.json"))
+        );
     }
 
     #[test]

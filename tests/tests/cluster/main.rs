@@ -6,6 +6,7 @@ mod apart;
 mod asynchronous;
 mod backup;
 mod canaries;
+mod enrolment;
 mod faults;
 mod function_secrets;
 mod handing_over;

@@ -1,15 +1,18 @@
 //! Folder of a certificate authority.
 
+use super::super::enrolment::PublicKey;
 use crate::error::Problem;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Error, Result};
 use rcgen::string::Ia5String;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType,
-    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SanType,
-    SerialNumber,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, PublicKeyData,
+    RevokedCertParams, SanType, SerialNumber,
 };
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -25,13 +28,33 @@ const LIST: Duration = DAY.saturating_mul(3_650);
 const CLOCKS: Duration = Duration::from_secs(3_600);
 
 /// A certificate authority in a folder.
-pub(super) struct Store<'a> {
-    folder: &'a Path,
+#[derive(Debug, Clone)]
+pub(super) struct Store {
+    folder: PathBuf,
 }
 
-impl<'a> Store<'a> {
-    pub(super) fn new(folder: &'a Path) -> Self {
-        Self { folder }
+/// An authority that no other process changes meanwhile.
+pub(super) struct LockedStore<'a> {
+    store: &'a Store,
+    _lock: File,
+}
+
+/// Names of a new certificate, and the days until it expires.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Subject<'a> {
+    pub(super) name: &'a Name,
+    pub(super) hosts: &'a [String],
+    pub(super) days: u32,
+}
+
+impl Store {
+    pub(super) fn new(folder: &Path) -> Self {
+        Self { folder: folder.to_owned() }
+    }
+
+    /// Folder of the authority.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Path of the revocation list.
@@ -39,7 +62,8 @@ impl<'a> Store<'a> {
         self.folder.join("crl.pem")
     }
 
-    fn ca(&self) -> PathBuf {
+    /// Path of the authority's certificate.
+    pub(super) fn ca(&self) -> PathBuf {
         self.folder.join("ca.pem")
     }
 
@@ -59,8 +83,7 @@ impl<'a> Store<'a> {
             let message = format!("{} has an authority already", self.folder.display());
             return Err(Problem::usage(message).hint("--folder picks another folder").into());
         }
-        fs::create_dir_all(self.folder)
-            .with_context(|| format!("cannot make the folder {}", self.folder.display()))?;
+        create_folder(&self.folder)?;
         let issuer = CertifiedIssuer::self_signed(authority()?, KeyPair::generate()?)?;
         write(&self.ca_key(), 0o600, &issuer.key().serialize_pem())?;
         write(&self.ca(), 0o644, &issuer.pem())?;
@@ -69,62 +92,61 @@ impl<'a> Store<'a> {
         Ok(vec![self.ca(), self.ca_key(), self.crl()])
     }
 
-    /// Issues a certificate to the node `name`; returns its files, and the serial number of the
-    /// earlier certificate of the name, which is revoked.
-    pub(super) fn issue(
+    /// Waits until no other process changes the authority. Blocks.
+    pub(super) fn lock(&self) -> Result<LockedStore<'_>> {
+        let path = self.folder.join("lock");
+        // Its error is better than that of a lock in a folder without an authority.
+        self.issuer()?;
+        let lock = File::options().create(true).append(true).open(&path);
+        let lock = lock.and_then(|lock| lock.lock().map(|()| lock));
+        let lock = lock.with_context(|| format!("cannot lock {}", path.display()))?;
+        Ok(LockedStore { store: self, _lock: lock })
+    }
+
+    /// Issues a certificate for a server of the authority, valid for a day, that nodes do not accept
+    /// as one of a node.
+    pub(super) fn server_certificate(
         &self,
-        name: &Name,
         hosts: &[String],
-        days: u32,
-    ) -> Result<(Vec<PathBuf>, Option<String>)> {
-        let issuer = self.issuer()?;
-        let mut params = CertificateParams::new([])?;
-        params.distinguished_name.push(DnType::CommonName, name.as_str());
-        params.subject_alt_names = hosts.iter().map(|host| alternative_name(host)).collect::<Result<_>>()?;
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages =
-            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        validity(&mut params, DAY.saturating_mul(days));
-        let serial = random_serial();
-        params.serial_number = Some(SerialNumber::from(decode(&serial)?));
+    ) -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>)> {
         let key = KeyPair::generate()?;
-        let certificate = params.signed_by(&key, &issuer)?;
-        let revoked = self.revoke(name)?;
-        let key_file = self.node(name).join("key.pem");
-        fs::create_dir_all(self.node(name))
-            .with_context(|| format!("cannot make the folder {}", self.node(name).display()))?;
-        write(&key_file, 0o600, &key.serialize_pem())?;
-        write(&self.certificate(name), 0o644, &certificate.pem())?;
-        write(&self.serial(name), 0o644, &serial)?;
-        Ok((vec![self.certificate(name), key_file], revoked))
+        let mut params = leaf(hosts, 1)?;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let certificate = params.signed_by(&key, &self.issuer()?)?;
+        Ok((certificate.der().clone(), PrivateKeyDer::try_from(key.serialize_der()).map_err(Error::msg)?))
     }
 
-    /// Revokes the certificate of the node `name`, and returns its serial number; `None` if it has
-    /// none.
-    pub(super) fn revoke(&self, name: &Name) -> Result<Option<String>> {
-        let path = self.serial(name);
-        if !path.exists() {
-            return Ok(None);
+    /// The node to which the authority has issued this certificate as its last or second to last.
+    pub(super) fn node_of(&self, certificate: &CertificateDer<'_>) -> Result<Option<Name>> {
+        let Ok(nodes) = fs::read_dir(self.folder.join("nodes")) else { return Ok(None) };
+        for entry in nodes {
+            let Ok(name) = entry?.file_name().to_string_lossy().parse::<Name>() else { continue };
+            let files = [self.certificate(&name), self.earlier_certificate(&name)];
+            let mut issued = files.iter().filter_map(|file| CertificateDer::from_pem_file(file).ok());
+            if issued.any(|issued| issued == *certificate) {
+                return Ok(Some(name));
+            }
         }
-        let issuer = self.issuer()?;
-        let serial = read(&path)?;
-        let mut list = read(&self.revoked_list())?;
-        if !list.lines().any(|line| line.split(' ').next() == Some(serial.as_str())) {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            list.push_str(&format!("{serial} {}\n", now.as_secs()));
-            write(&self.revoked_list(), 0o644, &list)?;
-        }
-        self.write_crl(&issuer)?;
-        Ok(Some(serial))
+        Ok(None)
     }
 
-    /// Path of the serial number of a node's certificate, in hexadecimal.
-    fn serial(&self, name: &Name) -> PathBuf {
+    /// Path of the serial numbers of a node's certificates, in hexadecimal, one per line.
+    fn serials(&self, name: &Name) -> PathBuf {
         self.node(name).join("serial")
+    }
+
+    /// Path of the host names of a node's certificate, one per line.
+    fn hosts(&self, name: &Name) -> PathBuf {
+        self.node(name).join("hosts")
     }
 
     fn certificate(&self, name: &Name) -> PathBuf {
         self.node(name).join("cert.pem")
+    }
+
+    /// Path of the certificate before a renewal, which the node may still use.
+    fn earlier_certificate(&self, name: &Name) -> PathBuf {
+        self.node(name).join("earlier-cert.pem")
     }
 
     fn node(&self, name: &Name) -> PathBuf {
@@ -177,6 +199,132 @@ impl<'a> Store<'a> {
     }
 }
 
+impl LockedStore<'_> {
+    /// Issues a certificate with a key of its own; returns the files, and the serial numbers of
+    /// earlier certificates of the name, which are revoked.
+    pub(super) fn issue(&self, subject: Subject<'_>) -> Result<(Vec<PathBuf>, Vec<String>)> {
+        let key = KeyPair::generate()?;
+        let (certificate, serial) = self.sign(subject, &key)?;
+        let revoked = self.revoke(subject.name)?;
+        self.forget_earlier(subject.name)?;
+        let key_file = self.store.node(subject.name).join("key.pem");
+        self.keep(subject, &certificate, &serial)?;
+        write(&key_file, 0o600, &key.serialize_pem())?;
+        Ok((vec![self.store.certificate(subject.name), key_file], revoked))
+    }
+
+    /// Issues a certificate for the key of a node, as PEM, unless the name has one that is valid.
+    pub(super) fn enrol(&self, subject: Subject<'_>, key: &PublicKey) -> Result<String> {
+        let revoked = read(&self.store.revoked_list())?;
+        if self.serials(subject.name)?.iter().any(|serial| !is_revoked(&revoked, serial)) {
+            let Subject { name, .. } = subject;
+            let hint =
+                format!("if this is the same machine, revoke it first: `weir cluster ca revoke {name}`");
+            return Err(Problem::new(format!("another node has the name {name}")).hint(hint).into());
+        }
+        let (certificate, serial) = self.sign(subject, key)?;
+        self.forget_earlier(subject.name)?;
+        self.keep(subject, &certificate, &serial)?;
+        Ok(certificate)
+    }
+
+    /// Issues another certificate to a node for its present hosts, as PEM. The earlier one stays
+    /// valid until it expires.
+    pub(super) fn renew(&self, name: &Name, days: u32, key: &PublicKey) -> Result<String> {
+        let hosts = read(&self.store.hosts(name)).map_err(|error| {
+            Problem::new(format!("the hosts of {name} are not known"))
+                .because(error)
+                .hint(format!("issue its certificate anew: `weir cluster ca issue {name} --host HOST`"))
+        })?;
+        let hosts: Vec<String> = hosts.lines().map(str::to_owned).collect();
+        let subject = Subject { name, hosts: &hosts, days };
+        let (certificate, serial) = self.sign(subject, key)?;
+        fs::rename(self.store.certificate(name), self.store.earlier_certificate(name))
+            .with_context(|| format!("cannot keep the earlier certificate of {name}"))?;
+        self.keep(subject, &certificate, &serial)?;
+        Ok(certificate)
+    }
+
+    /// Revokes the certificates of the node `name`, and returns their serial numbers.
+    pub(super) fn revoke(&self, name: &Name) -> Result<Vec<String>> {
+        let serials = self.serials(name)?;
+        if serials.is_empty() {
+            return Ok(serials);
+        }
+        let issuer = self.store.issuer()?;
+        let mut list = read(&self.store.revoked_list())?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        for serial in &serials {
+            if !is_revoked(&list, serial) {
+                list.push_str(&format!("{serial} {}\n", now.as_secs()));
+            }
+        }
+        write(&self.store.revoked_list(), 0o644, &list)?;
+        self.store.write_crl(&issuer)?;
+        Ok(serials)
+    }
+
+    /// Signs a certificate. Returns it as PEM, with its serial number.
+    fn sign(&self, subject: Subject<'_>, key: &impl PublicKeyData) -> Result<(String, String)> {
+        let mut params = leaf(subject.hosts, subject.days)?;
+        params.distinguished_name.push(DnType::CommonName, subject.name.as_str());
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let serial = random_serial();
+        params.serial_number = Some(SerialNumber::from(decode(&serial)?));
+        Ok((params.signed_by(key, &self.store.issuer()?)?.pem(), serial))
+    }
+
+    /// Stores what is needed to revoke and to renew a certificate.
+    fn keep(&self, subject: Subject<'_>, certificate: &str, serial: &str) -> Result<()> {
+        let Subject { name, hosts, .. } = subject;
+        create_folder(&self.store.node(name))?;
+        let mut serials = self.serials(name)?;
+        serials.push(serial.to_owned());
+        // First: a certificate that nobody has may be revoked, but never the reverse.
+        write(&self.store.serials(name), 0o644, &lines(&serials))?;
+        write(&self.store.hosts(name), 0o644, &lines(hosts))?;
+        write(&self.store.certificate(name), 0o644, certificate)
+    }
+
+    /// Removes the certificate before a renewal, which is revoked.
+    fn forget_earlier(&self, name: &Name) -> Result<()> {
+        let path = self.store.earlier_certificate(name);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("cannot remove {}", path.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn serials(&self, name: &Name) -> Result<Vec<String>> {
+        let path = self.store.serials(name);
+        if !path.exists() {
+            return Ok(Vec::new());
+        }
+        Ok(read(&path)?.lines().map(str::to_owned).collect())
+    }
+}
+
+fn lines(texts: &[String]) -> String {
+    texts.iter().map(|text| format!("{text}\n")).collect()
+}
+
+/// Whether a serial number is in a list of revoked certificates.
+fn is_revoked(list: &str, serial: &str) -> bool {
+    list.lines().any(|line| line.split(' ').next() == Some(serial))
+}
+
+/// A certificate for hosts without names, usages and serial number.
+fn leaf(hosts: &[String], days: u32) -> Result<CertificateParams> {
+    let mut params = CertificateParams::new([])?;
+    params.subject_alt_names = hosts.iter().map(|host| alternative_name(host)).collect::<Result<_>>()?;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    validity(&mut params, DAY.saturating_mul(days));
+    Ok(params)
+}
+
 /// The authority's certificate without its key.
 fn authority() -> Result<CertificateParams> {
     let mut params = CertificateParams::new([])?;
@@ -218,12 +366,16 @@ fn alternative_name(host: &str) -> Result<SanType> {
     }
 }
 
-fn read(path: &Path) -> Result<String> {
+fn create_folder(folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))
+}
+
+pub(in super::super) fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 /// Replaces a file by a rename, so that nodes never read a part of it.
-fn write(path: &Path, mode: u32, text: &str) -> Result<()> {
+pub(in super::super) fn write(path: &Path, mode: u32, text: &str) -> Result<()> {
     let new = path.with_extension("new");
     let failed = || format!("cannot write {}", path.display());
     // A leftover of an interrupted command would keep its mode.
@@ -238,8 +390,16 @@ fn write(path: &Path, mode: u32, text: &str) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn serials(store: &Store<'_>) -> Vec<Vec<u8>> {
+    fn revoked(store: &Store) -> Vec<Vec<u8>> {
         store.revoked().unwrap().iter().map(|entry| entry.serial_number.to_bytes()).collect()
+    }
+
+    fn subject<'a>(name: &'a Name, hosts: &'a [String]) -> Subject<'a> {
+        Subject { name, hosts, days: 1 }
+    }
+
+    fn key() -> PublicKey {
+        PublicKey::new(KeyPair::generate().unwrap().der_bytes()).unwrap()
     }
 
     #[test]
@@ -247,18 +407,43 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::new(folder.path());
         let name: Name = "node-1".parse().unwrap();
-        assert!(store.issue(&name, &["127.0.0.1".into()], 1).is_err(), "there is no authority");
+        let hosts = ["127.0.0.1".to_owned(), "node-1.example".to_owned()];
+        assert!(store.lock().is_err(), "there is no authority");
         store.create().unwrap();
         assert!(store.create().is_err(), "the authority would be lost");
-        assert!(serials(&store).is_empty());
-        let hosts = ["127.0.0.1".to_owned(), "node-1.example".to_owned()];
-        assert_eq!(store.issue(&name, &hosts, 1).unwrap().1, None);
-        assert!(store.issue(&name, &hosts, 1).unwrap().1.is_some());
-        assert_eq!(serials(&store).len(), 1, "the earlier certificate");
-        assert!(store.revoke(&name).unwrap().is_some());
-        assert!(store.revoke(&name).unwrap().is_some());
-        assert_eq!(serials(&store).len(), 2);
-        assert!(store.issue(&name, &["node:1".into()], 1).is_err());
-        assert_eq!(store.revoke(&"other".parse().unwrap()).unwrap(), None);
+        assert!(revoked(&store).is_empty());
+        let store_lock = store.lock().unwrap();
+        assert!(store_lock.issue(subject(&name, &hosts)).unwrap().1.is_empty());
+        assert_eq!(store_lock.issue(subject(&name, &hosts)).unwrap().1.len(), 1);
+        assert_eq!(revoked(&store).len(), 1, "the earlier certificate");
+        for _ in 0..2 {
+            assert_eq!(store_lock.revoke(&name).unwrap().len(), 2);
+            assert_eq!(revoked(&store).len(), 2);
+        }
+        assert!(store_lock.issue(subject(&name, &["node:1".into()])).is_err());
+        assert!(store_lock.revoke(&"other".parse().unwrap()).unwrap().is_empty());
+    }
+
+    #[test]
+    fn names_are_taken_until_they_are_revoked_with_all_renewals() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::new(folder.path());
+        store.create().unwrap();
+        let name: Name = "node-1".parse().unwrap();
+        let hosts = ["127.0.0.1".to_owned()];
+        let locked = store.lock().unwrap();
+        let first = locked.enrol(subject(&name, &hosts), &key()).unwrap();
+        assert!(locked.enrol(subject(&name, &hosts), &key()).unwrap_err().to_string().contains("node-1"));
+        let second = locked.renew(&name, 1, &key()).unwrap();
+        assert_ne!(first, second);
+        let owner =
+            |pem: &str| store.node_of(&CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()).unwrap();
+        assert_eq!(owner(&first), Some(name.clone()), "the node may not have stored the second one");
+        assert_eq!(owner(&second), Some(name.clone()));
+        assert!(revoked(&store).is_empty(), "the first one stays valid");
+        assert_eq!(locked.revoke(&name).unwrap().len(), 2);
+        assert_eq!(revoked(&store).len(), 2);
+        locked.enrol(subject(&name, &hosts), &key()).unwrap();
+        assert_eq!(owner(&first), None);
     }
 }
