@@ -8,6 +8,7 @@ use axum::response::Response;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, watch};
+use weir_datastore::LIST_LIMIT_MAX;
 use weir_types::api::{CallbackStatus, Invocation, InvocationKind, InvocationPage, InvocationStatus};
 use weir_types::{AsyncId, ErrorCode, Name, TenantId, Version};
 
@@ -48,8 +49,11 @@ impl Invocations {
         limit: usize,
     ) -> Result<InvocationPage, AsyncError> {
         let mut invocations = Vec::new();
+        // One more than the answer has: whether another follows. A filter may need many more.
+        let mut records_max = limit.saturating_add(1);
         for _ in 0..PAGES_MAX {
-            let (records, more_after) = self.page(tenant, after).await?;
+            let (records, more_after) = self.page(tenant, after, records_max).await?;
+            records_max = LIST_LIMIT_MAX;
             for (id, record) in records {
                 if invocations.len() == limit {
                     let next = invocations.last().map(|last: &Invocation| last.id);

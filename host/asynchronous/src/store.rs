@@ -132,10 +132,11 @@ impl Invocations {
         &self,
         tenant: &TenantId,
         after: Option<AsyncId>,
+        records_max: usize,
     ) -> Result<(Vec<(AsyncId, InvocationRecord)>, Option<AsyncId>), AsyncError> {
         let after = after.map(|after| record_key(tenant, after)).transpose()?;
         let below = record::records(tenant)?;
-        let listing = self.datastore.list(&below, after.as_ref(), LIST_LIMIT_MAX).await?;
+        let listing = self.datastore.list(&below, after.as_ref(), records_max.min(LIST_LIMIT_MAX)).await?;
         let id_of = |key: &weir_datastore::Key| key.below(&below).and_then(|id| id.parse().ok());
         let read = listing.entries.iter().filter_map(|entry| {
             let record = decode(entry).inspect_err(

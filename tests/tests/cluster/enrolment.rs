@@ -150,7 +150,8 @@ fn nodes_renew_until_they_are_revoked() {
     join(folder, address, "one", &token);
     join(folder, address, "two", &token);
     let read = |file: &str| std::fs::read_to_string(folder.join(file)).unwrap();
-    let (certificate, crl) = (read("one/cert.pem"), read("one/crl.pem"));
+    let certificate = read("one/cert.pem");
+    let crl = read("one/crl.pem");
     done(folder, "cluster ca revoke two");
     let renew = format!("cluster renew {address} --folder");
     done(folder, &format!("{renew} one"));

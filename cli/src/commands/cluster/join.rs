@@ -32,7 +32,7 @@ const DAY_S: i64 = 24 * 3_600;
 /// Get a certificate for this machine from the authority of a cluster
 ///
 /// The authority is `weir cluster ca serve`, and `weir cluster ca token create` makes the token. The
-/// token contains the fingerprint of the authority: nobody else can answer in its place. The private
+/// token contains the fingerprint of the authority: no other server is accepted. The private
 /// key does not leave this machine.
 ///
 /// Examples:

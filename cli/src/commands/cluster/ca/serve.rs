@@ -162,7 +162,7 @@ impl Authority {
             .with_client_cert_verifier(verifier)
             .with_single_cert(vec![certificate, ca], key)?;
         config.alpn_protocols = vec![PROTOCOL.to_vec()];
-        // Each connection shows its certificate anew.
+        // A resumed session would skip the check of the certificate.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Arc::new(config))

@@ -200,7 +200,7 @@ impl Store {
 }
 
 impl LockedStore<'_> {
-    /// Issues a certificate with a key of its own; returns the files, and the serial numbers of
+    /// Creates a key and issues a certificate for it; returns the files, and the serial numbers of
     /// earlier certificates of the name, which are revoked.
     pub(super) fn issue(&self, subject: Subject<'_>) -> Result<(Vec<PathBuf>, Vec<String>)> {
         let key = KeyPair::generate()?;
@@ -281,7 +281,7 @@ impl LockedStore<'_> {
         create_folder(&self.store.node(name))?;
         let mut serials = self.serials(name)?;
         serials.push(serial.to_owned());
-        // First: a certificate that nobody has may be revoked, but never the reverse.
+        // First, so that no certificate exists that cannot be revoked.
         write(&self.store.serials(name), 0o644, &lines(&serials))?;
         write(&self.store.hosts(name), 0o644, &lines(hosts))?;
         write(&self.store.certificate(name), 0o644, certificate)

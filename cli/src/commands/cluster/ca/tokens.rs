@@ -150,7 +150,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::new(folder.path());
         store.create().unwrap();
-        let (tokens, lock) = (Tokens::new(&store), store.lock().unwrap());
+        let tokens = Tokens::new(&store);
+        let lock = store.lock().unwrap();
         let [one, two]: [Name; 2] = ["one", "two"].map(|name| name.parse().unwrap());
         let create =
             |lifetime, uses, name| tokens.create(&lock, TokenTerms { lifetime, uses, name }).unwrap();
