@@ -236,7 +236,9 @@ async fn exchange(authority: &str, mut config: ClientConfig, request: &Enrolment
     let exchanged = async {
         let stream = TcpStream::connect((host, port)).await?;
         let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
-        send(&mut stream, request).await?;
+        // An authority that refuses the certificate may close the connection before this is sent. The
+        // alert that it has sent says why.
+        let _ = send(&mut stream, request).await;
         receive::<EnrolmentAnswer>(&mut stream, ANSWER_BYTES_MAX).await
     };
     let exchanged = timeout(EXCHANGE_TIME_MAX, exchanged).await;

@@ -18,6 +18,7 @@ use serde_json::json;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, spawn_blocking};
@@ -130,7 +131,15 @@ impl Authority {
     async fn exchange(self: Arc<Self>, stream: TcpStream) -> Result<String> {
         let authority = self.clone();
         let config = spawn_blocking(move || authority.config()).await??;
-        let mut stream = TlsAcceptor::from(config).accept(stream).await?;
+        let mut stream = match TlsAcceptor::from(config).accept(stream).into_fallible().await {
+            Ok(stream) => stream,
+            Err((error, mut stream)) => {
+                stream.shutdown().await?;
+                // A close with unread bytes would discard the alert, by which the node learns the reason.
+                tokio::io::copy(&mut stream.take(REQUEST_BYTES_MAX), &mut tokio::io::sink()).await?;
+                return Err(error.into());
+            }
+        };
         let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first).cloned();
         let request = receive(&mut stream, REQUEST_BYTES_MAX).await?;
         let done = spawn_blocking(move || self.answer(request, shown.as_ref())).await?;
