@@ -24,7 +24,7 @@ fn done(folder: &Path, arguments: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What the command said when it failed.
+/// Runs a command that must fail. Returns its error message.
 fn refused(folder: &Path, arguments: &str) -> String {
     let output = run(folder, arguments);
     assert!(!output.status.success(), "weir {arguments} succeeds");

@@ -31,7 +31,7 @@ pub(super) const REQUEST_BYTES_MAX: u64 = 16 << 10;
 /// Length limit of an answer, which contains the revocation list.
 pub(super) const ANSWER_BYTES_MAX: u64 = 4 << 20;
 
-/// What a node asks of the authority.
+/// A request of a node for certificates.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "request")]
 pub(super) enum EnrolmentRequest {

@@ -220,7 +220,7 @@ pub(super) async fn renew(args: &RenewArgs, context: &CommandContext) -> Result<
     context.output.result(&folder.enrolled(files)?, text)
 }
 
-/// What the authority has issued, as PEM.
+/// Certificates and revocation list from the authority, as PEM.
 struct Issued {
     ca: String,
     crl: String,

@@ -46,7 +46,7 @@ pub(super) struct ServeArgs {
     days: u32,
 }
 
-/// What a connection needs.
+/// The authority, its names in TLS, and the validity of the certificates that it issues.
 struct Authority {
     store: Store,
     /// Names of this server.
@@ -127,7 +127,7 @@ impl Authority {
         }
     }
 
-    /// Reads a request and answers it. Returns what was done.
+    /// Reads a request and sends the answer. Returns a line for the output of this command.
     async fn exchange(self: Arc<Self>, stream: TcpStream) -> Result<String> {
         let authority = self.clone();
         let config = spawn_blocking(move || authority.config()).await??;
@@ -177,8 +177,8 @@ impl Authority {
         Ok(Arc::new(config))
     }
 
-    /// Answers a request of the node that has shown a certificate. Also returns what was done.
-    /// Blocks.
+    /// Makes the answer to a request. `shown` is the certificate of the node in the TLS handshake. Also
+    /// returns a line for the output of this command. Blocks.
     fn answer(
         &self,
         request: EnrolmentRequest,
@@ -218,7 +218,8 @@ impl Authority {
     }
 }
 
-/// What a node learns of an error. The output of this command says the rest.
+/// The refusal that a node receives for an error. Causes such as file names stay on this machine, in
+/// the output of this command.
 fn refusal(error: &anyhow::Error) -> EnrolmentAnswer {
     match error.downcast_ref::<Problem>() {
         Some(problem) => {

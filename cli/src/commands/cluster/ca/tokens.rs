@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weir_types::{ContentHash, Name};
 
-/// What the authority keeps of a token.
+/// A stored token: the hash of its secret, and its limits.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct TokenRecord {
     pub(super) id: String,

@@ -37,7 +37,7 @@ impl JoinToken {
         self.id.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// What the authority stores of the secret.
+    /// Hash of the secret, which the authority stores instead of the secret.
     pub(in super::super) fn secret_hash(&self) -> ContentHash {
         ContentHash::from_content(&self.secret)
     }
