@@ -71,7 +71,7 @@ step() {
         1)
             doctor operations 180
             doctor transfers 60
-            doctor launches 30
+            doctor launches 90
             doctor memory 60
             ;;
         2) doctor networks 420 ;;

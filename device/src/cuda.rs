@@ -55,7 +55,7 @@ pub use module::{Function, FunctionAttributes, Module};
 mod launch;
 pub use launch::{KernelParameters, LaunchConfig};
 mod graph;
-pub use graph::{Graph, GraphExec};
+pub use graph::{Graph, GraphExec, RecordedWork, Recording};
 
 mod memory;
 pub use memory::{

@@ -72,6 +72,43 @@ CUDA_API cuStreamBeginCapture_v2(Stream* stream, int) {
     return SUCCESS;
 }
 
+CUDA_API cuStreamGetCaptureInfo_v3(Stream* stream, int* status, uint64_t*, Graph**, void* const** nodes, void** edges, size_t* count) {
+    Call call;
+    if (call.result) return call.result;
+    if (!known(stream, "cuStreamGetCaptureInfo")) return INVALID_HANDLE;
+    Capture* capture = stream->capture;
+    // CU_STREAM_CAPTURE_STATUS_NONE, ACTIVE and INVALIDATED.
+    *status = capture == nullptr ? 0 : capture->invalidated ? 2 : 1;
+    if (*status != 1) return SUCCESS;
+    capture->shown.clear();
+    // The handle of a node is its number, counted from 1.
+    for (size_t node : stream->tail) capture->shown.push_back(reinterpret_cast<void*>(node + 1));
+    *nodes = capture->shown.data();
+    *edges = nullptr;
+    *count = capture->shown.size();
+    return SUCCESS;
+}
+
+CUDA_API cuStreamUpdateCaptureDependencies_v2(Stream* stream, void** nodes, const void*, size_t count, unsigned flags) {
+    Call call;
+    if (call.result) return call.result;
+    if (!known(stream, "cuStreamUpdateCaptureDependencies")) return INVALID_HANDLE;
+    Capture* capture = stream->capture;
+    if (capture == nullptr || capture->invalidated) return capture == nullptr ? ILLEGAL_STATE : STREAM_CAPTURE_INVALIDATED;
+    // Only CU_STREAM_SET_CAPTURE_DEPENDENCIES.
+    if (flags != 1) return NOT_SUPPORTED;
+    std::set<size_t> tail;
+    for (size_t i = 0; i < count; i++) {
+        const size_t node = reinterpret_cast<size_t>(nodes[i]) - 1;
+        if (node >= capture->graph->nodes.size()) return INVALID_VALUE;
+        tail.insert(node);
+    }
+    // Work that the caller takes out of the order of the stream need not join it again.
+    capture->released.insert(stream->tail.begin(), stream->tail.end());
+    stream->tail = std::move(tail);
+    return SUCCESS;
+}
+
 CUDA_API cuStreamEndCapture(Stream* stream, Graph** graph) {
     Call call(true);
     if (call.result) return call.result;
@@ -83,6 +120,7 @@ CUDA_API cuStreamEndCapture(Stream* stream, Graph** graph) {
     // The nodes captured from other streams must be dependencies of the origin stream's work.
     std::set<size_t> joined;
     std::vector<size_t> look(stream->tail.begin(), stream->tail.end());
+    look.insert(look.end(), capture->released.begin(), capture->released.end());
     while (!look.empty()) {
         const size_t node = look.back();
         look.pop_back();

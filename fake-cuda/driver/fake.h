@@ -109,6 +109,10 @@ struct Capture {
     std::thread::id thread;
     bool invalidated = false;
     std::set<Stream*> streams;
+    // Nodes that cuStreamUpdateCaptureDependencies removed from a stream's tail.
+    std::set<size_t> released = {};
+    // The list that cuStreamGetCaptureInfo returned last.
+    std::vector<void*> shown = {};
 };
 
 struct Module {

@@ -22,6 +22,9 @@ use super::unavailable::Unavailable;
 use cudarc::cublaslt::sys::{cublasLtHandle_t, libraryPropertyType_t as Property};
 use functions::CublasLtFunctions;
 use libloading::os::unix::{Library as Opened, RTLD_LOCAL, RTLD_NOW};
+use parking_lot::Mutex;
+use product::{AlgorithmKey, SelectedAlgorithm};
+use std::collections::HashMap;
 use std::path::Path;
 use std::ptr;
 use std::sync::Arc;
@@ -37,7 +40,12 @@ pub struct Products {
     library: CublasLt,
     context: Arc<Context>,
     handle: cublasLtHandle_t,
+    /// Algorithms that the library has selected; `None` where it has none. Cleared when full.
+    algorithms: Mutex<HashMap<AlgorithmKey, Option<SelectedAlgorithm>>>,
 }
+
+/// Maximum number of remembered algorithms, of about 200 bytes each.
+const ALGORITHMS_MAX: usize = 4096;
 
 // SAFETY: the library's handles may be used by several threads at once.
 unsafe impl Send for Products {}
@@ -86,13 +94,32 @@ impl Products {
         let mut handle = ptr::null_mut();
         // SAFETY: `handle` outlives the call; the created handle is destroyed on drop.
         unsafe { library.functions.cublasLtCreate(&mut handle) }?;
-        Ok(Self { library, context: context.clone(), handle })
+        Ok(Self { library, context: context.clone(), handle, algorithms: Mutex::default() })
     }
 
     /// The library.
     #[must_use]
     pub fn library(&self) -> &CublasLt {
         &self.library
+    }
+
+    /// Returns the algorithm for a key, and selects one if the key is new.
+    fn algorithm(
+        &self,
+        key: AlgorithmKey,
+        select: impl FnOnce() -> Result<Option<SelectedAlgorithm>, CudaError>,
+    ) -> Result<Option<SelectedAlgorithm>, CudaError> {
+        if let Some(known) = self.algorithms.lock().get(&key) {
+            return Ok(*known);
+        }
+        // Not locked: two threads may select the same algorithm at once.
+        let selected = select()?;
+        let mut algorithms = self.algorithms.lock();
+        if algorithms.len() >= ALGORITHMS_MAX {
+            algorithms.clear();
+        }
+        algorithms.insert(key, selected);
+        Ok(selected)
     }
 
     fn functions(&self) -> &CublasLtFunctions {

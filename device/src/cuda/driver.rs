@@ -12,7 +12,7 @@ use super::search::Search;
 use super::unavailable::Unavailable;
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUfunction_attribute, CUgraph,
-    CUgraphExec, CUgraphNode, CUjit_option, CUmemAccessDesc, CUmemAllocationGranularity_flags,
+    CUgraphEdgeData, CUgraphExec, CUgraphNode, CUjit_option, CUmemAccessDesc, CUmemAllocationGranularity_flags,
     CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmodule, CUstream,
     CUstreamCaptureMode,
 };
@@ -100,6 +100,9 @@ functions! {
         shared_bytes: c_uint, stream: CUstream, parameters: *mut *mut c_void, extra: *mut *mut c_void);
 
     cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode);
+    cuStreamGetCaptureInfo_v3(stream: CUstream, status: *mut c_uint, id: *mut c_ulonglong, graph: *mut CUgraph,
+        nodes: *mut *const CUgraphNode, edges: *mut *const CUgraphEdgeData, count: *mut usize);
+    cuStreamUpdateCaptureDependencies_v2(stream: CUstream, nodes: *mut CUgraphNode, edges: *const CUgraphEdgeData, count: usize, flags: c_uint);
     cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph);
     cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize);
     cuGraphInstantiateWithFlags(executable: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong);

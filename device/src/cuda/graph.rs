@@ -4,9 +4,12 @@
 use super::context::Context;
 use super::error::CudaError;
 use super::stream::Stream;
-use cudarc::driver::sys::{CUgraph, CUgraphExec, CUstreamCaptureMode_enum as CaptureMode};
-use std::ptr;
+use cudarc::driver::sys::{
+    CUgraph, CUgraphEdgeData, CUgraphExec, CUgraphNode, CUstreamCaptureMode_enum as CaptureMode,
+    CUstreamCaptureStatus_enum as CaptureStatus, CUstreamUpdateCaptureDependencies_flags as Dependencies,
+};
 use std::sync::Arc;
+use std::{ptr, slice};
 
 /// Work that was recorded from a stream, with its order.
 #[derive(Debug)]
@@ -31,9 +34,22 @@ unsafe impl Send for GraphExec {}
 
 /// A stream that records its work into a graph instead of running it. Dropping the recording aborts
 /// it, and the stream can be used again.
-struct Recording<'a> {
+///
+/// By default, recorded work is ordered like the work of a stream: each piece follows the piece
+/// before it. [`Self::follow`] selects other predecessors, so that independent work of one stream
+/// becomes parallel branches of the graph.
+#[derive(Debug)]
+pub struct Recording<'a> {
     stream: &'a Stream,
     is_open: bool,
+}
+
+/// Piece of recorded work that later work can follow: the nodes of the graph that end it.
+#[derive(Debug, Default)]
+pub struct RecordedWork {
+    nodes: Vec<CUgraphNode>,
+    /// The driver's data of the edge that starts at each node.
+    edges: Vec<CUgraphEdgeData>,
 }
 
 impl Stream {
@@ -43,9 +59,12 @@ impl Stream {
     /// allocate.
     ///
     /// On error no work was run, and unless the context is lost the stream accepts work as before.
-    pub fn capture<E: From<CudaError>>(&self, work: impl FnOnce(&Self) -> Result<(), E>) -> Result<Graph, E> {
+    pub fn capture<E: From<CudaError>>(
+        &self,
+        work: impl FnOnce(&Recording<'_>) -> Result<(), E>,
+    ) -> Result<Graph, E> {
         let recording = Recording::begin(self)?;
-        work(self)?;
+        work(&recording)?;
         Ok(recording.end()?)
     }
 }
@@ -56,6 +75,54 @@ impl<'a> Recording<'a> {
         // SAFETY: the handle is valid until the drop.
         stream.context().call(|driver| unsafe { driver.cuStreamBeginCapture_v2(stream.handle(), mode) })?;
         Ok(Self { stream, is_open: true })
+    }
+
+    /// The stream that records.
+    #[must_use]
+    pub fn stream(&self) -> &Stream {
+        self.stream
+    }
+
+    /// The work that the next piece follows unless [`Self::follow`] changes it: the piece recorded
+    /// last.
+    pub fn last(&self) -> Result<RecordedWork, CudaError> {
+        let mut status = CaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as u32;
+        let mut nodes = ptr::null();
+        let mut edges = ptr::null();
+        let mut count = 0;
+        let (id, graph) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the handle is valid until the drop; the results outlive the call, and the id and
+        // the graph are optional.
+        self.stream.context().call(|driver| unsafe {
+            let stream = self.stream.handle();
+            driver.cuStreamGetCaptureInfo_v3(stream, &mut status, id, graph, &mut nodes, &mut edges, &mut count)
+        })?;
+        if status != CaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE as u32 {
+            return Err(CudaError::Invalid("the recording is invalid".to_owned()));
+        }
+        // SAFETY: the driver's lists have this length, and are valid until the stream's next call.
+        let (nodes, edges) = unsafe { (copied(nodes, count), copied(edges, count)) };
+        Ok(RecordedWork { nodes, edges })
+    }
+
+    /// Makes the next piece follow these pieces of the same recording, and no others. Without a
+    /// piece, it can start at once.
+    pub fn follow<'w>(&self, pieces: impl IntoIterator<Item = &'w RecordedWork>) -> Result<(), CudaError> {
+        let mut before = RecordedWork::default();
+        for piece in pieces {
+            before.nodes.extend(&piece.nodes);
+            before.edges.extend(&piece.edges);
+        }
+        let RecordedWork { mut nodes, edges } = before;
+        let flags = Dependencies::CU_STREAM_SET_CAPTURE_DEPENDENCIES as u32;
+        // Without edge data, all edges are full dependencies.
+        let edges = if edges.len() == nodes.len() { edges.as_ptr() } else { ptr::null() };
+        // SAFETY: the handle is valid until the drop; the lists have the given length, and the driver
+        // copies them.
+        self.stream.context().call(|driver| unsafe {
+            let stream = self.stream.handle();
+            driver.cuStreamUpdateCaptureDependencies_v2(stream, nodes.as_mut_ptr(), edges, nodes.len(), flags)
+        })
     }
 
     /// Ends the recording and returns the graph.
@@ -77,6 +144,18 @@ impl<'a> Recording<'a> {
             context.call(|driver| unsafe { driver.cuStreamEndCapture(self.stream.handle(), &mut handle) });
         (ended, (!handle.is_null()).then(|| Graph { context: context.clone(), handle }))
     }
+}
+
+/// Copies a list of the driver, which is null if it is empty.
+///
+/// # Safety
+/// A list that is not null has `count` elements.
+unsafe fn copied<T: Copy>(list: *const T, count: usize) -> Vec<T> {
+    if list.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: guaranteed by the caller.
+    unsafe { slice::from_raw_parts(list, count) }.to_vec()
 }
 
 impl Drop for Recording<'_> {

@@ -106,7 +106,8 @@ fn graph_repeats_the_recorded_work() {
         let y = machine.allocate(1024);
         let side = Stream::new(&machine.context, Priority::Normal).unwrap();
         let [fork, join] = [(); 2].map(|()| Event::new(&machine.context).unwrap());
-        let graph = machine.stream.capture(|stream| {
+        let graph = machine.stream.capture(|recording| {
+            let stream = recording.stream();
             stream.record(&fork)?;
             side.wait(&fork)?;
             launch_fill(&side, &fill, x.span(), 1.0_f32.to_bits());
@@ -131,12 +132,49 @@ fn graph_repeats_the_recorded_work() {
     }
 }
 
+/// Records two independent fills and a sum on one stream. With `all`, the sum follows both fills.
+/// Returns whether every run of the graph computed the sum.
+fn sum_of_branches(seed: u64, all: bool) -> bool {
+    let machine = TestDevice::new(seed);
+    let fill = machine.kernel("weir_test_fill");
+    let add = machine.kernel("weir_test_scale_add");
+    let [x, y] = [machine.allocate(1024), machine.allocate(1024)];
+    let graph = machine.stream.capture(|recording| {
+        let stream = recording.stream();
+        launch_fill(stream, &fill, x.span(), 1.0_f32.to_bits());
+        let first = recording.last()?;
+        recording.follow([])?;
+        launch_fill(stream, &fill, y.span(), 2.0_f32.to_bits());
+        let second = recording.last()?;
+        recording.follow(if all { vec![&first, &second] } else { vec![&second] })?;
+        launch_scale_add(stream, &add, y.span(), x.span(), 10.0);
+        Ok::<_, CudaError>(())
+    });
+    let mut graph = graph.unwrap().instantiate().unwrap();
+    let sums = [(); 8].map(|()| {
+        [&x, &y].into_iter().for_each(|memory| machine.stream.fill(memory.span(), 0).unwrap());
+        // SAFETY: functions and memory outlive the read below, which waits.
+        unsafe { graph.launch(&machine.stream) }.unwrap();
+        floats_of(&machine.read(y.span())) == [21.0; 256]
+    });
+    sums == [true; 8]
+}
+
+#[test]
+fn branches_of_a_recording_are_ordered_only_by_what_they_follow() {
+    assert!(SEEDS.into_iter().all(|seed| sum_of_branches(seed, true)));
+    assert!(
+        !SEEDS.into_iter().all(|seed| sum_of_branches(seed, false)),
+        "the fake should show that the sum does not follow the first fill"
+    );
+}
+
 #[test]
 fn failed_recording_leaves_the_stream_usable() {
     let machine = TestDevice::new(1);
     let memory = machine.allocate(64);
-    let failed = machine.stream.capture(|stream| {
-        stream.fill(memory.span(), 1)?;
+    let failed = machine.stream.capture(|recording| {
+        recording.stream().fill(memory.span(), 1)?;
         Err(CudaError::Invalid("enough".to_owned()))
     });
     assert_eq!(failed.unwrap_err(), CudaError::Invalid("enough".to_owned()));

@@ -4,24 +4,31 @@
 
 mod arriving;
 pub(crate) use arriving::Ordered;
+mod order;
+use order::StepOrder;
 mod step;
-use step::{Address, BoundStep, StepWork};
+use step::{Address, BoundStep, BoundWork};
 
 use crate::captured::CaptureBackoff;
 use crate::chains::Chains;
 use crate::device::Gpu;
 use crate::failure::{failure, weights_failure};
-use crate::program::{self, BufferLocation, LibraryGemm, Program};
+use crate::program::{BufferLocation, LibraryGemm, Program, ProgramStep, StepMemory, StepWork};
 use crate::weights::Weights;
 use arriving::Prologue;
 use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weir_device::cuda::{
-    AddressRange, BLOCK_BYTES, CopySource, CudaError, KernelParameters, MemoryOwner, ProductShape, Span,
-    Stream, TensorGuard, TensorKey, Wanted,
+    AddressRange, BLOCK_BYTES, CopySource, CudaError, Graph, KernelParameters, MemoryOwner, ProductShape,
+    RecordedWork, Span, Stream, TensorGuard, TensorKey, Wanted,
 };
 use weir_inference::InferenceError;
 use weir_types::ContentHash;
+
+/// Alignment of a workspace: NVIDIA's recommendation for cuBLASLt.
+const WORKSPACE_ALIGNMENT_BYTES: u64 = 256;
 
 /// Bound steps of a program, and the device memory that they read in addition to the model's
 /// weights.
@@ -29,11 +36,13 @@ pub struct Bound {
     /// Unique number of the bound program.
     pub(crate) number: u64,
     /// Program that was bound.
-    pub program: Program,
+    pub program: Arc<Program>,
     /// Backoff for the graph captures of this program, shared by all sessions and slots.
     pub(crate) captures: CaptureBackoff,
     prologue: Prologue,
     steps: Vec<BoundStep>,
+    /// For each step, the steps that it follows directly in a graph.
+    order: Vec<Vec<usize>>,
     constants: Vec<TensorGuard>,
     resident: Option<AddressRange>,
 }
@@ -43,11 +52,12 @@ impl Bound {
     /// later: see `Self::begin`.
     pub fn new(
         gpu: &Gpu,
-        program: Program,
+        program: impl Into<Arc<Program>>,
         weights: &Weights,
         owner: MemoryOwner,
     ) -> Result<Self, InferenceError> {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        let program = program.into();
         let wanted = program.constants.iter().map(|bytes| Wanted {
             key: TensorKey { hash: ContentHash::from_content(bytes), layout: 0 },
             source: CopySource::Pageable(bytes.clone()),
@@ -61,10 +71,13 @@ impl Bound {
         let captures = CaptureBackoff::default();
         let steps = Vec::new();
         let prologue = Prologue::default();
-        let mut bound = Self { number, program, captures, prologue, steps, constants, resident };
+        let order = Vec::new();
+        let mut bound = Self { number, program, captures, prologue, steps, order, constants, resident };
         let prologue = bound.steps(gpu, &bound.program.prologue, weights).map_err(|error| failure(&error))?;
         bound.prologue = Prologue::new(prologue);
         bound.steps = bound.steps(gpu, &bound.program.steps, weights).map_err(|error| failure(&error))?;
+        let mut order = StepOrder::default();
+        bound.order = bound.steps.iter().map(|step| order.add(&step.memory)).collect();
         // Request compilation of the run's chains. The prologue runs once, so its chains are
         // interpreted.
         bound.settle(&gpu.chains);
@@ -75,7 +88,7 @@ impl Bound {
 
     /// Returns the number of steps that the library computes.
     pub fn library_steps(&self) -> usize {
-        self.steps.iter().filter(|step| matches!(step.work, StepWork::Product(_))).count()
+        self.steps.iter().filter(|step| matches!(step.work, BoundWork::Product(_))).count()
     }
 
     /// Switches chains to their compiled kernels where these are ready.
@@ -111,6 +124,38 @@ impl Bound {
         // SAFETY: the caller guarantees the arena and the weights; `self` owns the constants and
         // the resident memory.
         self.steps.iter().try_for_each(|step| unsafe { step.launch(stream, arena, &mut parameters) })
+    }
+
+    /// Captures a run on `stream` as a graph, with `arena` as its working memory. Steps that use
+    /// different memory become parallel branches of the graph.
+    ///
+    /// # Safety
+    /// Same as for [`Self::launch`], for every launch of the graph.
+    pub(crate) unsafe fn capture(&self, stream: &Stream, arena: Span) -> Result<Graph, CudaError> {
+        stream.capture(|recording| {
+            let mut parameters = KernelParameters::default();
+            let mut recorded: Vec<RecordedWork> = Vec::with_capacity(self.steps.len());
+            for (step, followed) in self.steps.iter().zip(&self.order) {
+                recording.follow(followed.iter().filter_map(|before| recorded.get(*before)))?;
+                // SAFETY: as in `launch`; `order` orders all steps that use the same memory.
+                unsafe { step.launch(stream, arena, &mut parameters) }?;
+                recorded.push(recording.last()?);
+            }
+            Ok(())
+        })
+    }
+
+    /// Captures a run as a graph without parallel branches. For checks that compare the two.
+    ///
+    /// # Safety
+    /// Same as for [`Self::capture`].
+    pub(crate) unsafe fn capture_in_sequence(
+        &self,
+        stream: &Stream,
+        arena: Span,
+    ) -> Result<Graph, CudaError> {
+        // SAFETY: guaranteed by the caller.
+        stream.capture(|recording| unsafe { self.launch(recording.stream(), arena) })
     }
 
     /// Returns the kernel of each step with its size.
@@ -155,15 +200,17 @@ impl Bound {
     fn steps(
         &self,
         gpu: &Gpu,
-        steps: &[program::ProgramStep],
+        steps: &[ProgramStep],
         weights: &Weights,
     ) -> Result<Vec<BoundStep>, CudaError> {
-        let mut made = Making { bound: self, gpu, weights, met: HashSet::new(), steps: Vec::new() };
-        for step in steps {
-            match step {
-                program::ProgramStep::Launch(launch) => made.launch(launch)?,
-                program::ProgramStep::Product { product, then, otherwise } => {
-                    made.product(product, then, otherwise)?;
+        let met = HashSet::new();
+        let mut made =
+            Making { bound: self, gpu, weights, met, steps: Vec::new(), library_workspace_offset_bytes: 0 };
+        for ProgramStep { work, memory } in steps {
+            match work {
+                StepWork::Launch(launch) => made.launch(launch, memory)?,
+                StepWork::Product { product, then, otherwise } => {
+                    made.product(product, then, otherwise, memory)?;
                 }
             }
         }
@@ -200,10 +247,16 @@ struct Making<'a> {
     /// Weights and constants that earlier steps read.
     met: HashSet<BufferLocation>,
     steps: Vec<BoundStep>,
+    /// Offset of the workspace of the library's next product in the workspace of all products.
+    library_workspace_offset_bytes: u64,
 }
 
 impl Making<'_> {
-    fn launch(&mut self, launch: &weir_kernels::Launch<BufferLocation>) -> Result<(), CudaError> {
+    fn launch(
+        &mut self,
+        launch: &weir_kernels::Launch<BufferLocation>,
+        memory: &StepMemory,
+    ) -> Result<(), CudaError> {
         let mut placing = Placing::new(self);
         let placed = launch.with_buffers(|place| placing.address(*place));
         let arrivals = placing.arrivals(&launch.kernel.name)?;
@@ -211,7 +264,8 @@ impl Making<'_> {
             self.gpu.outside_pool(|| self.gpu.kernels.function(&launch.kernel, launch.shared_bytes))?;
         let [x, y, z] = launch.grid;
         let title = format!("{} {x}x{y}x{z}", launch.kernel.name);
-        self.steps.push(BoundStep { title, work: StepWork::kernel(function, placed), arrivals });
+        let work = BoundWork::kernel(function, placed);
+        self.steps.push(BoundStep { title, work, memory: memory.with_workspace_written(), arrivals });
         Ok(())
     }
 
@@ -221,18 +275,42 @@ impl Making<'_> {
         product: &LibraryGemm<BufferLocation>,
         then: &[weir_kernels::Launch<BufferLocation>],
         otherwise: &[weir_kernels::Launch<BufferLocation>],
+        memory: &StepMemory,
     ) -> Result<(), CudaError> {
         let Some(made) = self.gpu.products.make(product)? else {
-            return otherwise.iter().try_for_each(|launch| self.launch(launch));
+            return otherwise.iter().try_for_each(|launch| self.launch(launch, memory));
         };
+        let (product, workspace) = self.with_workspace(product, made.workspace_bytes());
+        let memory = StepMemory { workspace, ..memory.clone() };
         let mut placing = Placing::new(self);
         let buffers =
             product.buffers.map(|operand| placing.address(operand.buffer).further(operand.offset_bytes));
         let arrivals = placing.arrivals("cublasLtMatmul")?;
         let ProductShape { m, n, k, batch, .. } = product.shape;
         let title = format!("cublasLtMatmul {batch} of {m}x{n}x{k}");
-        self.steps.push(BoundStep { title, work: StepWork::Product(Box::new((made, buffers))), arrivals });
-        then.iter().try_for_each(|launch| self.launch(launch))
+        let work = BoundWork::Product(Box::new((made, buffers)));
+        self.steps.push(BoundStep { title, work, memory: memory.with_workspace_written(), arrivals });
+        let memory = StepMemory { workspace: 0..0, ..memory };
+        then.iter().try_for_each(|launch| self.launch(launch, &memory))
+    }
+
+    /// Gives a product the next part of the library's workspace, so that independent products can
+    /// run concurrently. Returns the product and the bytes of the arena.
+    fn with_workspace(
+        &mut self,
+        product: &LibraryGemm<BufferLocation>,
+        bytes: u64,
+    ) -> (LibraryGemm<BufferLocation>, Range<u64>) {
+        let mut product = *product;
+        let BufferLocation::Arena(start) = product.buffers.workspace.buffer else { return (product, 0..0) };
+        let mut offset_bytes = self.library_workspace_offset_bytes;
+        if offset_bytes + bytes > product.workspace_bytes {
+            offset_bytes = 0;
+        }
+        self.library_workspace_offset_bytes = (offset_bytes + bytes).next_multiple_of(WORKSPACE_ALIGNMENT_BYTES);
+        product.buffers.workspace.offset_bytes = offset_bytes;
+        let start = start + offset_bytes;
+        (product, start..start + bytes)
     }
 }
 

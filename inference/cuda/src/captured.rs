@@ -99,7 +99,7 @@ impl CapturedRuns {
             // A captured graph keeps its kernels, so the capture waits until every kernel is final.
             Some(CaptureState::Once) if bound.settle(&gpu.chains) && bound.captures.is_due() => {
                 // SAFETY: the caller guarantees the requirements of `launch`.
-                let recorded = stream.capture(|stream| unsafe { bound.launch(stream, arena) })?;
+                let recorded = unsafe { bound.capture(stream, arena) }?;
                 let mut graph = gpu.outside_pool(|| recorded.instantiate())?;
                 gpu.measure()?;
                 // SAFETY: the caller guarantees the requirements of `launch`.

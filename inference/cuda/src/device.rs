@@ -4,6 +4,7 @@ use crate::chains::{Chains, CompilerConfig};
 use crate::elastic::Elastic;
 use crate::kernels::Kernels;
 use crate::products::{LibraryConfig, ProductLibrary};
+use crate::programs::Programs;
 use crate::slots::RunSlots;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -93,6 +94,8 @@ pub struct Gpu {
     pub(crate) verified: VerifiedFiles,
     /// cuBLASLt, if it is used.
     pub products: ProductLibrary,
+    /// Programs of models.
+    pub(crate) programs: Programs,
     /// Compiled chains of elementwise operations.
     pub chains: Chains,
     /// Memory that all of the above take from.
@@ -151,6 +154,7 @@ impl Gpu {
             kernels,
             verified: VerifiedFiles::default(),
             products,
+            programs: Programs::default(),
             chains,
             pool,
             context,

@@ -17,6 +17,7 @@ pub use crate::prepared_run::{
 pub use crate::products::{LibraryConfig, ProductLibrary};
 pub use crate::program::{
     BufferLocation, FLOPS_MIN, LibraryGemm, ModelProgramError, ProductTier, Program, ProgramStep,
+    StepWork,
 };
 pub use crate::slots::{RunSlot, RunSlots, TakenSlot};
 pub use crate::weights::{Weights, WeightsError};

@@ -38,6 +38,7 @@ mod products;
 mod slots;
 
 mod program;
+mod programs;
 mod weights;
 
 mod bound;

@@ -4,6 +4,7 @@ use crate::bound::Bound;
 use crate::device::Gpu;
 use crate::failure::weights_failure;
 use crate::program::{ModelProgramError, Program};
+use crate::programs::ProgramKey;
 use crate::session::CudaSession;
 use crate::weights::{PinnedLookups, Weights, WeightsError};
 use bytes::Bytes;
@@ -28,6 +29,8 @@ pub(crate) struct ModelShared {
     programs: Cache<Vec<Shape>, Arc<Bound>>,
     pub(crate) weights: Weights,
     model: weir_graph::OnnxModel,
+    /// Hash of the file with the graph.
+    skeleton: ContentHash,
     pub(crate) precision: Precision,
     /// Position in the signature of each input of the graph.
     inputs: Vec<usize>,
@@ -93,6 +96,7 @@ impl CudaModel {
             programs: Cache::new(PROGRAMS_MAX),
             weights,
             model,
+            skeleton: *skeleton,
             precision: *precision,
             inputs,
             outputs,
@@ -150,17 +154,16 @@ impl ModelShared {
     }
 
     /// Returns the bound program for inputs of these shapes, given in the order of the graph. The
-    /// first call for a list of shapes takes some milliseconds.
+    /// first call for a list of shapes takes some milliseconds, unless the device has the program.
     pub(crate) fn bound(&self, shapes: &[Shape]) -> Result<Arc<Bound>, InferenceError> {
+        let compile = || {
+            let Gpu { target, products, .. } = &*self.gpu;
+            Program::compile(&self.model, shapes, self.precision, target, products.tier())
+        };
         let make = || {
-            let program = Program::compile(
-                &self.model,
-                shapes,
-                self.precision,
-                &self.gpu.target,
-                self.gpu.products.tier(),
-            );
-            let program = program.map_err(|error| self.refused(&error))?;
+            let Self { skeleton, precision, .. } = *self;
+            let key = ProgramKey { skeleton, precision, shapes: shapes.to_vec() };
+            let program = self.gpu.programs.get(key, compile).map_err(|error| self.refused(&error))?;
             Bound::new(&self.gpu, program, &self.weights, self.owner).map(Arc::new)
         };
         let made = self.programs.try_get_with_by_ref(shapes, make);

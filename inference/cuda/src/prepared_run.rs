@@ -6,7 +6,7 @@ use crate::device::Gpu;
 use crate::failure::failure;
 use crate::program::ProgramPort;
 use crate::weights::Weights;
-use weir_device::cuda::{CudaError, Event, GraphExec, MemoryOwner, PinnedMemory, Span, Stream};
+use weir_device::cuda::{CudaError, Event, GraphExec, MemoryOwner, PinnedMemory, Recording, Span, Stream};
 use weir_graph::reference::ReferenceTensor;
 use weir_inference::{InferenceError, Interrupt};
 
@@ -141,10 +141,18 @@ impl PreparedRun<'_> {
         self.stream.synchronize()
     }
 
-    /// Captures the launches as a graph.
+    /// Captures the run as a graph, like a node.
     pub fn capture(&self) -> Result<CapturedRun<'_>, CudaError> {
-        let graph = self.stream.capture(|_| self.launch())?.instantiate()?;
-        Ok(CapturedRun { stream: self.stream, graph })
+        // SAFETY: as in `launch`; the captured run borrows `self`.
+        let graph = unsafe { self.bound.capture(self.stream, self.arena) }?;
+        Ok(CapturedRun { stream: self.stream, graph: graph.instantiate()? })
+    }
+
+    /// Captures the launches as a graph without parallel branches.
+    pub fn capture_in_sequence(&self) -> Result<CapturedRun<'_>, CudaError> {
+        // SAFETY: as in `launch`; the captured run borrows `self`.
+        let graph = unsafe { self.bound.capture_in_sequence(self.stream, self.arena) }?;
+        Ok(CapturedRun { stream: self.stream, graph: graph.instantiate()? })
     }
 
     /// Returns the outputs of a run launched kernel by kernel and of a run as a graph, and the
@@ -175,7 +183,7 @@ impl PreparedRun<'_> {
 
     fn step_time_ns(&self, step: usize, times: u32) -> Result<u64, CudaError> {
         // SAFETY: as in `launch`.
-        let launches = |_: &Stream| unsafe { self.bound.launch_step(step, times, self.stream, self.arena) };
+        let launches = |_: &Recording<'_>| unsafe { self.bound.launch_step(step, times, self.stream, self.arena) };
         let mut graph =
             CapturedRun { stream: self.stream, graph: self.stream.capture(launches)?.instantiate()? };
         // The first launch of a graph also uploads it.

@@ -15,6 +15,7 @@ pub use product::{FLOPS_MIN, LibraryGemm, ProductTier};
 use bias::Biases;
 use bytes::Bytes;
 use std::collections::HashMap;
+use std::ops::Range;
 use weir_graph::{
     ALIGNMENT_BYTES, Graph, GraphError, GraphNode, MemoryPlan, OnnxModel, TensorType, ValueId, ValueSource,
 };
@@ -44,7 +45,36 @@ pub struct Program {
 
 /// Step of a program.
 #[derive(Debug)]
-pub enum ProgramStep {
+pub struct ProgramStep {
+    /// Work of the step.
+    pub work: StepWork,
+    /// Memory that the work uses.
+    pub(crate) memory: StepMemory,
+}
+
+/// Bytes of the arena that a step uses. All other memory is read-only during a run.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct StepMemory {
+    pub(crate) reads: Vec<Range<u64>>,
+    pub(crate) writes: Vec<Range<u64>>,
+    /// Workspace of Weir's own kernels.
+    pub(crate) workspace: Range<u64>,
+}
+
+impl StepMemory {
+    /// Counts the workspace as written.
+    pub(crate) fn with_workspace_written(&self) -> Self {
+        let mut memory = self.clone();
+        if !memory.workspace.is_empty() {
+            memory.writes.push(memory.workspace.clone());
+        }
+        memory
+    }
+}
+
+/// Work of a step.
+#[derive(Debug)]
+pub enum StepWork {
     /// Launch of one of Weir's own kernels.
     Launch(Launch<BufferLocation>),
     /// Matrix product by cuBLASLt.
@@ -117,9 +147,9 @@ impl Program {
     /// checks that compare the two.
     pub fn interpret_chains(&mut self) {
         for step in &mut self.steps {
-            match step {
-                ProgramStep::Launch(launch) => launch.chain = None,
-                ProgramStep::Product { then, .. } => then.iter_mut().for_each(|launch| launch.chain = None),
+            match &mut step.work {
+                StepWork::Launch(launch) => launch.chain = None,
+                StepWork::Product { then, .. } => then.iter_mut().for_each(|launch| launch.chain = None),
             }
         }
     }
@@ -151,11 +181,14 @@ impl Program {
             let launches = plan.launches.iter().map(|launch| launch.with_buffers(|slot| place(*slot)));
             let to = if is_once { &mut prologue } else { &mut steps };
             workspace_bytes = workspace_bytes.max(plan.workspace_bytes);
+            let memory = places.memory_of(node, &types, plan.workspace_bytes);
             if let Some(product::LibraryProduct { product, then }) = product {
                 workspace_bytes = workspace_bytes.max(product.workspace_bytes);
-                to.push(ProgramStep::Product { product, then, otherwise: launches.collect() });
+                let work = StepWork::Product { product, then, otherwise: launches.collect() };
+                to.push(ProgramStep { work, memory });
             } else {
-                to.extend(launches.map(ProgramStep::Launch));
+                let step = |launch| ProgramStep { work: StepWork::Launch(launch), memory: memory.clone() };
+                to.extend(launches.map(step));
             }
         }
         let ports = |ports: &[weir_graph::GraphPort]| {
@@ -181,12 +214,19 @@ impl Program {
     }
 }
 
+impl From<Launch<BufferLocation>> for ProgramStep {
+    /// A launch that uses no memory of the arena.
+    fn from(launch: Launch<BufferLocation>) -> Self {
+        Self { work: StepWork::Launch(launch), memory: StepMemory::default() }
+    }
+}
+
 impl ProgramStep {
     /// Returns the work of the step. The work of a product is the sum over its fallback launches.
     pub fn cost(&self) -> LaunchCost {
-        match self {
-            Self::Launch(launch) => launch.cost,
-            Self::Product { otherwise, .. } => {
+        match &self.work {
+            StepWork::Launch(launch) => launch.cost,
+            StepWork::Product { otherwise, .. } => {
                 otherwise.iter().fold(LaunchCost::default(), |sum, launch| sum + launch.cost)
             }
         }
@@ -247,6 +287,22 @@ impl Places {
             weir_graph::ValuePlace::Constant(id) => {
                 BufferLocation::Constant(self.constant_of.get(&id).copied().unwrap_or(usize::MAX))
             }
+        }
+    }
+
+    /// Returns the bytes of the arena that a node uses, whose kernels have this workspace.
+    fn memory_of(&self, node: &GraphNode, types: &Types, workspace_bytes: u64) -> StepMemory {
+        let ranges = |ids: &[Option<ValueId>], types: &[Option<TensorType>]| {
+            let range = |(id, tensor): (&Option<ValueId>, &Option<TensorType>)| {
+                let BufferLocation::Arena(offset) = self.place((*id)?) else { return None };
+                Some(offset..offset + tensor.as_ref()?.bytes() as u64)
+            };
+            ids.iter().zip(types).filter_map(range).filter(|range| !range.is_empty()).collect()
+        };
+        StepMemory {
+            reads: ranges(&node.inputs, &types.inputs),
+            writes: ranges(&node.outputs, &types.outputs),
+            workspace: self.workspace..self.workspace + workspace_bytes,
         }
     }
 

@@ -77,6 +77,8 @@ pub(crate) struct TimedOutputs {
 pub(crate) struct BothWays {
     pub(crate) launched: TimedOutputs,
     pub(crate) captured: TimedOutputs,
+    /// Time of a graph that runs all steps in sequence.
+    pub(crate) in_sequence: MeasuredTime,
 }
 
 /// Runs the program launch by launch and as a graph, and times both.
@@ -84,5 +86,8 @@ pub(crate) fn both_ways(run: &PreparedRun<'_>, timer: &Timer) -> Result<BothWays
     let ([launched, captured], mut graph) = run.outputs_both_ways()?;
     let launched = TimedOutputs { outputs: launched, measured: timer.device(run.stream, || run.launch())? };
     let measured = timer.device(run.stream, || graph.launch())?;
-    Ok(BothWays { launched, captured: TimedOutputs { outputs: captured, measured } })
+    drop(graph);
+    let mut graph = run.capture_in_sequence()?;
+    let in_sequence = timer.device(run.stream, || graph.launch())?;
+    Ok(BothWays { launched, captured: TimedOutputs { outputs: captured, measured }, in_sequence })
 }

@@ -1,7 +1,7 @@
 //! Lower bound of a run's time from the device's memory bandwidth and arithmetic throughput.
 //! Measured times are reported as a share of this bound.
 
-use weir_cuda::executor::ProgramStep;
+use weir_cuda::executor::{ProgramStep, StepWork};
 use weir_device::cuda::DeviceInfo;
 use weir_kernels::{KernelModule, LaunchCost, Precision};
 
@@ -37,9 +37,9 @@ impl Floor {
 
     #[expect(clippy::cast_precision_loss, reason = "a share does not need 16 significant digits")]
     fn step_ns(&self, step: &ProgramStep) -> f64 {
-        let is_product = match step {
-            ProgramStep::Launch(launch) => is_product(launch.kernel.module),
-            ProgramStep::Product { .. } => true,
+        let is_product = match &step.work {
+            StepWork::Launch(launch) => is_product(launch.kernel.module),
+            StepWork::Product { .. } => true,
         };
         let flops_per_s = if is_product { self.matrix_flops_per_s } else { self.flops_per_s };
         let LaunchCost { flops, bytes } = step.cost();
@@ -104,7 +104,7 @@ mod tests {
     }
 
     fn step(module: KernelModule, cost: LaunchCost) -> ProgramStep {
-        ProgramStep::Launch(Launch {
+        ProgramStep::from(Launch {
             kernel: Kernel { module, name: "k".into() },
             grid: [1; 3],
             block: [1; 3],

@@ -5,7 +5,7 @@ use crate::stage::Stage;
 use crate::timer::MeasuredTime;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use weir_cuda::executor::{BufferLocation, ProgramStep};
+use weir_cuda::executor::{BufferLocation, ProgramStep, StepWork};
 use weir_device::OperatingPoint;
 
 /// Implementation that computes an operation.
@@ -205,9 +205,9 @@ impl LaunchParameters {
             block: launch.block,
             shared_bytes: launch.shared_bytes,
         };
-        let step = |step: &ProgramStep| match step {
-            ProgramStep::Launch(step) => launch(step),
-            ProgramStep::Product { .. } => {
+        let step = |step: &ProgramStep| match &step.work {
+            StepWork::Launch(step) => launch(step),
+            StepWork::Product { .. } => {
                 Self { kernel: "cublasLtMatmul".to_owned(), grid: [0; 3], block: [0; 3], shared_bytes: 0 }
             }
         };

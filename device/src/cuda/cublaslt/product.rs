@@ -56,7 +56,7 @@ pub struct ProductShape {
 }
 
 /// Layout of one side's matrices, in elements.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ProductMatrix {
     /// Whether rows in memory are the columns of the matrix.
     pub transposed: bool,
@@ -82,8 +82,28 @@ pub struct ProductBuffers<B> {
     pub residual: Option<B>,
     /// The output.
     pub d: B,
-    /// Workspace of the size that the product was prepared with.
+    /// Workspace of [`Gemm::workspace_bytes`].
     pub workspace: B,
+}
+
+/// Everything that the selection of an algorithm depends on.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(super) struct AlgorithmKey {
+    element_type: ElementType,
+    tf32: bool,
+    sizes: [u32; 4],
+    matrices: [ProductMatrix; 2],
+    has_bias: bool,
+    has_residual: bool,
+    relu: bool,
+    workspace_bytes_max: u64,
+}
+
+/// Algorithm of the library for a shape.
+#[derive(Clone, Copy)]
+pub(super) struct SelectedAlgorithm {
+    algorithm: cublasLtMatmulAlgo_t,
+    workspace_bytes: usize,
 }
 
 /// A prepared shape of product on a device, with the algorithm that the library has selected.
@@ -93,15 +113,16 @@ pub struct Gemm {
     left: Layout,
     right: Layout,
     output: Layout,
-    algorithm: cublasLtMatmulAlgo_t,
-    workspace_bytes: usize,
+    selected: SelectedAlgorithm,
     shape: ProductShape,
     products: Arc<Products>,
 }
 
 impl Gemm {
     /// Prepares a shape with a workspace of at most `workspace_bytes_max`. `None` if the library
-    /// has no kernel for the shape. Takes some microseconds, on the host only.
+    /// has no kernel for the shape. Works on the host only. The first product of a shape asks the
+    /// library for an algorithm, which takes some tens of microseconds; later products use the same
+    /// algorithm.
     pub fn new(
         products: &Arc<Products>,
         shape: ProductShape,
@@ -130,63 +151,28 @@ impl Gemm {
         let output = of(matrix, m, n)?;
 
         let descriptor = described(products, &shape, data_type)?;
-        let preference = Preference::new(products)?;
-        preference.set(Wish::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes_max)?;
-        // Partial sums are accumulated as fp32 in a workspace, instead of in the output's type.
-        let reductions = Reduction::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
-        preference.set(Wish::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions)?;
-        for (wish, matrix) in [
-            (Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, b),
-            (Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, a),
-            (Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, matrix),
-            (Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, matrix),
-        ] {
-            preference.set(wish, matrix.alignment_bytes)?;
-        }
+        let select = || {
+            let alignments_bytes = [b, a, matrix].map(|matrix| matrix.alignment_bytes);
+            select(products, &descriptor, &left, &right, &output, alignments_bytes, workspace_bytes_max)
+        };
+        let selected = products.algorithm(shape.algorithm_key(workspace_bytes_max), select)?;
+        let descriptor = Mutex::new(descriptor);
+        let products = products.clone();
+        Ok(selected.map(|selected| Self { descriptor, left, right, output, selected, shape, products }))
+    }
 
-        let mut found = Heuristic::NONE;
-        let mut count = 0;
-        // SAFETY: the handles are valid as long as their owners; there is room for one result, and
-        // both outlive the call.
-        let asked = products.call(|functions| unsafe {
-            functions.cublasLtMatmulAlgoGetHeuristic(
-                products.handle,
-                descriptor.handle,
-                left.handle,
-                right.handle,
-                output.handle,
-                output.handle,
-                preference.handle,
-                1,
-                &mut found,
-                &mut count,
-            )
-        });
-        match asked {
-            Err(CudaError::Failed { code: NOT_SUPPORTED, .. }) => return Ok(None),
-            asked => asked?,
-        }
-        if count < 1 || found.status != 0 || found.workspace_bytes as u64 > workspace_bytes_max {
-            return Ok(None);
-        }
-        Ok(Some(Self {
-            descriptor: Mutex::new(descriptor),
-            left,
-            right,
-            output,
-            algorithm: found.algorithm,
-            workspace_bytes: found.workspace_bytes,
-            shape,
-            products: products.clone(),
-        }))
+    /// Size of the workspace that the selected algorithm uses; 0 for most products.
+    #[must_use]
+    pub fn workspace_bytes(&self) -> u64 {
+        self.selected.workspace_bytes as u64
     }
 
     /// Launches the product on `stream`.
     ///
     /// # Safety
     /// The addresses point to memory of the shape's extent, which lives until the work is done and
-    /// is used in the meantime only by work ordered with this launch. The workspace is as large as
-    /// the product was prepared with. This product lives until the work is done, whether it is
+    /// is used in the meantime only by work ordered with this launch. The workspace has
+    /// [`Self::workspace_bytes`]. This product lives until the work is done, whether it is
     /// launched now or recorded.
     pub unsafe fn launch(&self, stream: &Stream, buffers: &ProductBuffers<u64>) -> Result<(), CudaError> {
         let lacking = || {
@@ -218,12 +204,20 @@ impl Gemm {
                 self.output.handle,
                 buffers.d,
                 self.output.handle,
-                &self.algorithm,
+                &self.selected.algorithm,
                 buffers.workspace,
-                self.workspace_bytes,
+                self.selected.workspace_bytes,
                 stream.handle(),
             )
         })
+    }
+}
+
+impl ProductShape {
+    fn algorithm_key(&self, workspace_bytes_max: u64) -> AlgorithmKey {
+        let Self { element_type, tf32, m, n, k, batch, a, b, has_bias, has_residual, relu, .. } = *self;
+        let (sizes, matrices) = ([m, n, k, batch], [a, b]);
+        AlgorithmKey { element_type, tf32, sizes, matrices, has_bias, has_residual, relu, workspace_bytes_max }
     }
 }
 
@@ -239,6 +233,57 @@ impl<B> ProductBuffers<B> {
             workspace: find(&self.workspace),
         }
     }
+}
+
+/// Asks the library for its best algorithm. `None` if it has none.
+fn select(
+    products: &Arc<Products>,
+    descriptor: &Descriptor,
+    left: &Layout,
+    right: &Layout,
+    output: &Layout,
+    alignments_bytes: [u32; 3],
+    workspace_bytes_max: u64,
+) -> Result<Option<SelectedAlgorithm>, CudaError> {
+    let preference = Preference::new(products)?;
+    preference.set(Wish::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes_max)?;
+    // Partial sums are accumulated as fp32 in a workspace, instead of in the output's type.
+    let reductions = Reduction::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
+    preference.set(Wish::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions)?;
+    let [of_left, of_right, of_output] = alignments_bytes;
+    for (wish, alignment_bytes) in [
+        (Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, of_left),
+        (Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, of_right),
+        (Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, of_output),
+        (Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, of_output),
+    ] {
+        preference.set(wish, alignment_bytes)?;
+    }
+    let mut found = Heuristic::NONE;
+    let mut count = 0;
+    // SAFETY: the handles are valid as long as their owners; there is room for one result, and
+    // both outlive the call.
+    let asked = products.call(|functions| unsafe {
+        functions.cublasLtMatmulAlgoGetHeuristic(
+            products.handle,
+            descriptor.handle,
+            left.handle,
+            right.handle,
+            output.handle,
+            output.handle,
+            preference.handle,
+            1,
+            &mut found,
+            &mut count,
+        )
+    });
+    match asked {
+        Err(CudaError::Failed { code: NOT_SUPPORTED, .. }) => return Ok(None),
+        asked => asked?,
+    }
+    let Heuristic { algorithm, workspace_bytes, status, .. } = found;
+    let is_usable = count > 0 && status == 0 && workspace_bytes as u64 <= workspace_bytes_max;
+    Ok(is_usable.then_some(SelectedAlgorithm { algorithm, workspace_bytes }))
 }
 
 fn described(

@@ -1,7 +1,7 @@
 //! Step of a bound program, with its addresses.
 
 use crate::chains::{ChainKernel, Chains};
-use crate::program::BufferLocation;
+use crate::program::{BufferLocation, StepMemory};
 use std::sync::{Arc, OnceLock};
 use weir_device::cuda::{
     CudaError, Function, Gemm, KernelParameters, LaunchConfig, ProductBuffers, Span, Stream,
@@ -12,14 +12,16 @@ use weir_kernels::Argument;
 pub(super) struct BoundStep {
     /// Kernel and its size, for profiles.
     pub(super) title: String,
-    pub(super) work: StepWork,
+    pub(super) work: BoundWork,
+    /// Memory that the step uses.
+    pub(super) memory: StepMemory,
     /// Weights and constants that this step is the first to read. The step waits for their
     /// transfer.
     pub(super) arrivals: Vec<BufferLocation>,
 }
 
 /// Work of a step.
-pub(super) enum StepWork {
+pub(super) enum BoundWork {
     /// Kernel launch.
     Kernel {
         function: Function,
@@ -63,7 +65,7 @@ impl Address {
     }
 }
 
-impl StepWork {
+impl BoundWork {
     pub(super) fn kernel(function: Function, launch: weir_kernels::Launch<Address>) -> Self {
         let weir_kernels::Launch { grid, block, shared_bytes, arguments, chain, .. } = launch;
         let chain = chain.map(|chain| ChainStep { chain, compiled: OnceLock::new() });
@@ -75,7 +77,7 @@ impl BoundStep {
     /// Switches to the compiled kernel if it is ready. Returns whether the kernel of the step is
     /// final.
     pub(super) fn settle(&self, chains: &Chains) -> bool {
-        let StepWork::Kernel { chain: Some(ChainStep { chain, compiled }), .. } = &self.work else {
+        let BoundWork::Kernel { chain: Some(ChainStep { chain, compiled }), .. } = &self.work else {
             return true;
         };
         if compiled.get().is_some() {
@@ -92,7 +94,7 @@ impl BoundStep {
 
     /// Returns whether the step runs a kernel that was compiled for its chain.
     pub(super) fn is_compiled(&self) -> bool {
-        let StepWork::Kernel { chain: Some(ChainStep { compiled, .. }), .. } = &self.work else {
+        let BoundWork::Kernel { chain: Some(ChainStep { compiled, .. }), .. } = &self.work else {
             return false;
         };
         matches!(compiled.get(), Some(Some(_)))
@@ -109,7 +111,7 @@ impl BoundStep {
         parameters: &mut KernelParameters,
     ) -> Result<(), CudaError> {
         let (function, launch, arguments) = match &self.work {
-            StepWork::Kernel { function, launch, arguments, chain } => {
+            BoundWork::Kernel { function, launch, arguments, chain } => {
                 let compiled = chain.as_ref().and_then(|chain| chain.compiled.get()?.as_ref());
                 match compiled {
                     // A compiled kernel keeps values in registers and needs no dynamic shared
@@ -118,7 +120,7 @@ impl BoundStep {
                     None => (function, *launch, arguments),
                 }
             }
-            StepWork::Product(product) => {
+            BoundWork::Product(product) => {
                 let (product, buffers) = &**product;
                 let buffers = buffers.map(|address| address.within(arena));
                 // SAFETY: the buffers match the operation; the caller guarantees the memory.

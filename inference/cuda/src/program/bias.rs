@@ -47,7 +47,7 @@ impl<'a> Biases<'a> {
         let place = BufferLocation::Resident(self.end);
         let launches = self.launches(tensor, &made)?;
         let at = |slot: &OperandBuffer| if matches!(slot, OperandBuffer::Input(_)) { bias } else { place };
-        self.steps.extend(launches.iter().map(|launch| ProgramStep::Launch(launch.with_buffers(at))));
+        self.steps.extend(launches.iter().map(|launch| launch.with_buffers(at).into()));
         self.end += (made.bytes() as u64).next_multiple_of(ALIGNMENT_BYTES as u64);
         self.rounded.insert((bias, to), place);
         Some(place)

@@ -85,7 +85,7 @@ fn overhead(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), CheckFai
     report.launches(LaunchParameters::of_steps(&program.steps));
     let weights = Weights::none();
     let bound = Bound::new(gpu, program, &weights, OWNER)?;
-    let BothWays { launched, captured } =
+    let BothWays { launched, captured, .. } =
         in_slot(gpu, OWNER, &bound, &weights, &[input], |ready| both_ways(ready, &bench.timer))?;
     let each = |what: &str, MeasuredTime { time_ns, clocks }: MeasuredTime| {
         Check::passed(STAGE, what).took(MeasuredTime { time_ns: time_ns / u64::from(CHAIN), clocks }, 0, 0)

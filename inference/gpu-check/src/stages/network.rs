@@ -284,8 +284,10 @@ impl Trial<'_> {
         let launches = program.steps.len();
         let info = self.gpu.context.info();
         let floor_ns = Floor::for_device(info, precision).map(|floor| floor.time_ns(&program.steps));
+        let began = Instant::now();
         let bound = Bound::new(self.gpu, program, &weights, OWNER)?;
-        let (BothWays { launched, captured }, steps) =
+        report.check(self.variant.passed("its program bound").took(self.timer.since(began), 0, 0));
+        let (BothWays { launched, captured, in_sequence }, steps) =
             in_slot(self.gpu, OWNER, &bound, &weights, &self.stored.inputs, |ready| {
                 Ok((
                     both_ways(ready, self.timer)?,
@@ -300,6 +302,8 @@ impl Trial<'_> {
         let time_ns = captured.measured.time_ns;
         let goal = Goal::for_run(info.compute_capability, &asked.name, precision, batch, time_ns);
         let repeated = took(self.variant.passed("run again, as a graph"), captured.measured).asked(goal);
+        let detail = format!("with steps in sequence: {}", microseconds(in_sequence.time_ns));
+        let repeated = Check { detail, ..repeated };
         let differs = Mismatch::of_outputs(&launched.outputs, &captured.outputs);
         report.check(repeated.same(differs, "the graph gives other answers"));
         report.check(match expected() {
@@ -410,6 +414,10 @@ fn memory(gpu: &Gpu, weight_bytes: u64, program: &Program) -> String {
     format!("weights {weights}, values in between {values}, made of weights {kept}; {held} held in all")
 }
 
+fn microseconds(time_ns: u64) -> String {
+    format!("{}.{} us", time_ns / 1000, time_ns % 1000 / 100)
+}
+
 /// Lists the steps that take the most time: number of equal steps, their kernel, their total time.
 fn slowest(steps: Vec<(String, u64)>) -> String {
     let all_ns: u64 = steps.iter().map(|(_, time_ns)| time_ns).sum();
@@ -421,7 +429,6 @@ fn slowest(steps: Vec<(String, u64)>) -> String {
     }
     let mut sorted: Vec<_> = by_kernel.into_iter().collect();
     sorted.sort_by_key(|(_, (_, total_ns))| Reverse(*total_ns));
-    let microseconds = |ns: u64| format!("{}.{} us", ns / 1000, ns % 1000 / 100);
     let shown = sorted.into_iter().take(SLOWEST_STEPS_MAX);
     let shown = shown.map(|(kernel, (count, ns))| format!("{count} {kernel}: {}", microseconds(ns)));
     format!("all: {}; {}", microseconds(all_ns), shown.collect::<Vec<_>>().join("; "))

@@ -10,7 +10,7 @@ use crate::floor::Floor;
 use crate::outcome::{Check, LaunchParameters, Mismatch, OperationTier};
 use crate::progress::Reporter;
 use crate::stage::Stage;
-use weir_cuda::executor::{Bound, Gpu, LibraryState, ProductTier, Program, ProgramStep, Weights, in_slot};
+use weir_cuda::executor::{Bound, Gpu, LibraryState, ProductTier, Program, StepWork, Weights, in_slot};
 use weir_graph::Graph;
 use weir_graph::reference::{self, ReferenceTensor};
 use weir_kernels::{LaunchCost, Precision};
@@ -167,7 +167,7 @@ impl OperationVariant {
             program.interpret_chains();
         }
         let for_library =
-            program.steps.iter().filter(|step| matches!(step, ProgramStep::Product { .. })).count();
+            program.steps.iter().filter(|step| matches!(step.work, StepWork::Product { .. })).count();
         if tier == OperationTier::CublasLt && for_library == 0 {
             return Ok(None);
         }

@@ -1,0 +1,195 @@
+//! Order of a program's steps that their memory requires: [`StepOrder`].
+
+use crate::program::StepMemory;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// The order in which steps may use the arena. Steps that are not ordered may run concurrently.
+///
+/// A step follows the last step that wrote what it reads or overwrites, and all steps that have
+/// read since then what it overwrites. The arena is packed, so two values that use the same bytes
+/// one after the other order their steps, too.
+#[derive(Default)]
+pub(super) struct StepOrder {
+    /// Parts of the arena that the same steps use, by first byte. They do not overlap.
+    parts: BTreeMap<u64, Part>,
+    /// For each step, all steps before it, directly or through others.
+    before: Vec<StepSet>,
+}
+
+/// Part of the arena.
+#[derive(Clone)]
+struct Part {
+    end: u64,
+    /// The last step that wrote it.
+    writer: Option<usize>,
+    /// Steps that have read it since.
+    readers: Vec<usize>,
+}
+
+/// Set of steps, one bit each.
+#[derive(Clone, Default)]
+struct StepSet(Vec<u64>);
+
+impl StepOrder {
+    /// Adds the next step. Returns the steps that it follows directly: those which no other step
+    /// between orders already.
+    pub(super) fn add(&mut self, memory: &StepMemory) -> Vec<usize> {
+        let step = self.before.len();
+        let mut followed = Vec::new();
+        for range in &memory.reads {
+            for part in self.parts(range) {
+                followed.extend(part.writer);
+                part.readers.push(step);
+            }
+        }
+        for range in &memory.writes {
+            for part in self.parts(range) {
+                followed.extend(part.writer.replace(step));
+                followed.append(&mut part.readers);
+            }
+        }
+        followed.retain(|before| *before != step);
+        followed.sort_unstable_by(|a, b| b.cmp(a));
+        let mut before = StepSet::default();
+        // Later steps first, because a step can be ordered by later ones only.
+        followed.retain(|followed| {
+            let is_new = !before.contains(*followed);
+            if is_new {
+                before.insert(*followed);
+                before.extend(&self.before[*followed]);
+            }
+            is_new
+        });
+        self.before.push(before);
+        followed
+    }
+
+    /// Returns the parts that make up a range, each of which lies in the range.
+    fn parts(&mut self, range: &Range<u64>) -> impl Iterator<Item = &mut Part> {
+        self.split(range.start);
+        self.split(range.end);
+        let mut gaps = Vec::new();
+        let mut end = range.start;
+        for (start, part) in self.parts.range(range.clone()) {
+            gaps.push(end..*start);
+            end = part.end;
+        }
+        gaps.push(end..range.end);
+        for gap in gaps.into_iter().filter(|gap| !gap.is_empty()) {
+            self.parts.insert(gap.start, Part { end: gap.end, writer: None, readers: Vec::new() });
+        }
+        self.parts.range_mut(range.clone()).map(|(_, part)| part)
+    }
+
+    /// Splits the part around this byte, if there is one.
+    fn split(&mut self, at: u64) {
+        let Some((_, part)) = self.parts.range_mut(..at).next_back() else { return };
+        if part.end > at {
+            let rest = part.clone();
+            part.end = at;
+            self.parts.insert(at, rest);
+        }
+    }
+}
+
+impl StepSet {
+    fn contains(&self, step: usize) -> bool {
+        self.0.get(step / 64).is_some_and(|word| word >> (step % 64) & 1 == 1)
+    }
+
+    fn insert(&mut self, step: usize) {
+        if self.0.len() <= step / 64 {
+            self.0.resize(step / 64 + 1, 0);
+        }
+        self.0[step / 64] |= 1 << (step % 64);
+    }
+
+    fn extend(&mut self, other: &Self) {
+        if self.0.len() < other.0.len() {
+            self.0.resize(other.0.len(), 0);
+        }
+        for (word, other) in self.0.iter_mut().zip(&other.0) {
+            *word |= other;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn step(reads: &[Range<u64>], writes: &[Range<u64>]) -> StepMemory {
+        StepMemory { reads: reads.to_vec(), writes: writes.to_vec(), workspace: 0..0 }
+    }
+
+    fn order(steps: &[StepMemory]) -> Vec<Vec<usize>> {
+        let mut order = StepOrder::default();
+        steps.iter().map(|step| order.add(step)).collect()
+    }
+
+    #[test]
+    fn independent_steps_are_branches() {
+        let steps = [
+            step(&[0..8], &[8..16]),
+            step(&[0..8], &[16..24]),
+            step(&[0..8], &[24..32]),
+            step(&[8..16, 16..24, 24..32], &[32..40]),
+        ];
+        assert_eq!(order(&steps), [vec![], vec![], vec![], vec![2, 1, 0]]);
+    }
+
+    #[test]
+    fn step_follows_readers_of_the_bytes_it_overwrites() {
+        let steps = [step(&[], &[0..8]), step(&[0..4], &[8..16]), step(&[], &[2..3]), step(&[4..8], &[])];
+        assert_eq!(order(&steps), [vec![], vec![0], vec![1], vec![0]]);
+    }
+
+    #[test]
+    fn orders_through_other_steps_are_left_out() {
+        let steps = [step(&[], &[0..8]), step(&[0..8], &[8..16]), step(&[0..8, 8..16], &[16..24])];
+        assert_eq!(order(&steps), [vec![], vec![0], vec![1]]);
+    }
+
+    fn ranges() -> impl Strategy<Value = Vec<Range<u64>>> {
+        prop::collection::vec((0_u64..24, 1_u64..8).prop_map(|(start, len)| start..start + len), 0..3)
+    }
+
+    fn overlap(a: &[Range<u64>], b: &[Range<u64>]) -> bool {
+        a.iter().any(|a| b.iter().any(|b| a.start < b.end && b.start < a.end))
+    }
+
+    proptest! {
+        /// Two steps are ordered if one of them writes what the other reads or writes, and only if
+        /// a chain of such steps connects them.
+        #[test]
+        fn exactly_the_conflicting_steps_are_ordered(
+            steps in prop::collection::vec((ranges(), ranges()), 1..14)
+        ) {
+            let steps: Vec<_> = steps.iter().map(|(reads, writes)| step(reads, writes)).collect();
+            let mut expected = vec![vec![false; steps.len()]; steps.len()];
+            let mut found = expected.clone();
+            let reach = |of: &mut Vec<Vec<bool>>, from: usize, to: usize| {
+                let through = of[to].clone();
+                of[from].iter_mut().zip(through).for_each(|(reached, through)| *reached |= through);
+                of[from][to] = true;
+            };
+            for (later, followed) in order(&steps).into_iter().enumerate() {
+                followed.iter().for_each(|earlier| reach(&mut found, later, *earlier));
+                for earlier in 0..later {
+                    let (a, b) = (&steps[earlier], &steps[later]);
+                    let is_conflict = overlap(&a.writes, &b.reads)
+                        || overlap(&a.reads, &b.writes)
+                        || overlap(&a.writes, &b.writes);
+                    if is_conflict {
+                        reach(&mut expected, later, earlier);
+                    }
+                }
+                let implied = followed.iter().any(|a| followed.iter().any(|b| found[*b][*a]));
+                prop_assert!(!implied, "an order is stated twice");
+            }
+            prop_assert_eq!(found, expected);
+        }
+    }
+}

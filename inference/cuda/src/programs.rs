@@ -1,0 +1,52 @@
+//! Compiled programs of a device: [`Programs`].
+
+use crate::program::{ModelProgramError, Program};
+use moka::sync::Cache;
+use std::sync::Arc;
+use weir_types::{ContentHash, Precision, Shape};
+
+/// Maximum size of all programs of a device.
+const BYTES_MAX: u64 = 64 << 20;
+/// Approximate size of a step with its arguments.
+const STEP_BYTES: usize = 1 << 10;
+
+/// Programs that were compiled lately. A model that is loaded again, and another model with the
+/// same graph, needs no second compilation, which takes some milliseconds.
+pub(crate) struct Programs(Cache<ProgramKey, Arc<Program>>);
+
+/// Everything that a program depends on, on one device.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct ProgramKey {
+    /// Hash of the file with the graph.
+    pub(crate) skeleton: ContentHash,
+    pub(crate) precision: Precision,
+    /// Shapes of the inputs, in the order of the graph.
+    pub(crate) shapes: Vec<Shape>,
+}
+
+impl Default for Programs {
+    fn default() -> Self {
+        let weigher = |_: &ProgramKey, program: &Arc<Program>| {
+            u32::try_from(bytes(program)).unwrap_or(u32::MAX)
+        };
+        Self(Cache::builder().max_capacity(BYTES_MAX).weigher(weigher).build())
+    }
+}
+
+impl Programs {
+    /// Returns the program for a key, and compiles it first if it is not there.
+    pub(crate) fn get(
+        &self,
+        key: ProgramKey,
+        compile: impl FnOnce() -> Result<Program, ModelProgramError>,
+    ) -> Result<Arc<Program>, ModelProgramError> {
+        let made = self.0.try_get_with(key, || compile().map(Arc::new));
+        made.map_err(|error: Arc<ModelProgramError>| error.as_ref().clone())
+    }
+}
+
+/// Returns the approximate size of a program in bytes.
+fn bytes(program: &Program) -> usize {
+    let constants: usize = program.constants.iter().map(bytes::Bytes::len).sum();
+    constants + (program.prologue.len() + program.steps.len()) * STEP_BYTES
+}
