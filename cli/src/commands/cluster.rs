@@ -4,6 +4,7 @@ mod ca;
 mod enrolment;
 mod join;
 mod process;
+mod renew;
 
 use crate::commands::CommandContext;
 use crate::commands::up::block_on;
@@ -12,6 +13,7 @@ use crate::output::OutputSettings;
 use anyhow::Result;
 use clap::Subcommand;
 use process::{EtcdProcess, NodeProcess};
+pub(crate) use renew::NodeRenewal;
 use serde::Serialize;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -40,7 +42,7 @@ enum ClusterAction {
     /// Deployments stay in the data folder for the next start.
     Up(ClusterUpArgs),
     Join(join::JoinArgs),
-    Renew(join::RenewArgs),
+    Renew(renew::RenewArgs),
     Ca(ca::CaArgs),
 }
 
@@ -67,7 +69,7 @@ pub(crate) fn run(args: &ClusterArgs, context: &CommandContext) -> Result<()> {
     match &args.action {
         ClusterAction::Up(args) => block_on(up(args, context.output)),
         ClusterAction::Join(args) => block_on(join::join(args, context)),
-        ClusterAction::Renew(args) => block_on(join::renew(args, context)),
+        ClusterAction::Renew(args) => block_on(renew::renew(args, context)),
         ClusterAction::Ca(args) => ca::run(args, context),
     }
 }

@@ -4,6 +4,7 @@ pub(crate) mod logging;
 
 use crate::client::Client;
 use crate::commands::CommandContext;
+use crate::commands::cluster::NodeRenewal;
 use crate::commands::deploy::GrantArgs;
 use crate::commands::watch::{Deployer, Watcher};
 use crate::error::Problem;
@@ -116,6 +117,8 @@ async fn serve(config: NodeConfig, init: InitArgs, work: ProjectWork, output: Ou
     let mut signals = Signals::new()?;
     let token_file = config.token_file.clone();
     let data = config.data.clone();
+    let of_nodes = config.cluster.as_ref().map(|cluster| NodeRenewal::of_node(&cluster.tls)).transpose()?;
+    let mut renewal = of_nodes.flatten();
     let Some(mut node) = start_node(config, init, &mut signals, output).await? else { return Ok(()) };
     let work = match project {
         None => None,
@@ -135,7 +138,7 @@ async fn serve(config: NodeConfig, init: InitArgs, work: ProjectWork, output: Ou
             Some(Watcher::start(deployer, watch.then_some(&data), BuildStop::default())?)
         }
     };
-    while until_end(&node, &mut signals).await? == NodeEnd::Outdated {
+    while until_end(&node, &mut signals, renewal.as_mut()).await? == NodeEnd::Outdated {
         output.note("the data of etcd was replaced: the node joins its cluster anew");
         node = tokio::select! {
             restarted = node.restart() => restarted.map_err(|error| {
@@ -208,8 +211,13 @@ enum NodeEnd {
     Outdated,
 }
 
-/// Waits for the end of the node. On SIGHUP, a node with TLS reads its certificates again.
-async fn until_end(node: &Node, signals: &mut Signals) -> Result<NodeEnd> {
+/// Waits for the end of the node. On SIGHUP, a node with TLS reads its certificates again. Meanwhile,
+/// the files of the node are renewed.
+async fn until_end(
+    node: &Node,
+    signals: &mut Signals,
+    mut renewal: Option<&mut NodeRenewal>,
+) -> Result<NodeEnd> {
     // Without files to read again, SIGHUP ends the process as usual, such as when a terminal closes.
     let mut hangup = node.has_files_to_reload().then(|| signal(SignalKind::hangup())).transpose()?;
     loop {
@@ -219,9 +227,17 @@ async fn until_end(node: &Node, signals: &mut Signals) -> Result<NodeEnd> {
                 None => std::future::pending().await,
             }
         };
+        let renewed = async {
+            match &mut renewal {
+                Some(renewal) => renewal.next().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             () = signals.next() => return Ok(NodeEnd::Signal),
             () = node.until_outdated() => return Ok(NodeEnd::Outdated),
+            // The node notices new files by itself.
+            () = renewed => {}
             Some(()) = reload => node.reload().await,
         }
     }

@@ -23,7 +23,7 @@ pub struct TlsConfig {
 }
 
 /// Mutual TLS between the nodes of a cluster, instead of a shared secret.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NodeTlsConfig {
     /// PEM file of the cluster's certificate authority: each holder of a certificate of it is a node,
@@ -37,6 +37,18 @@ pub struct NodeTlsConfig {
     pub key: Option<PathBuf>,
     /// PEM file of the authority's revocation list. Nodes in it are refused.
     pub crl: Option<PathBuf>,
+    /// Address of the authority's server, as HOST[:PORT], from which `weir up` renews the other
+    /// files. None: others renew them.
+    pub authority: Option<String>,
+    /// Interval at which the node asks the authority.
+    pub renew_ms: u64,
+}
+
+impl Default for NodeTlsConfig {
+    fn default() -> Self {
+        let (ca, certificate, key, crl, authority) = (None, None, None, None, None);
+        Self { ca, certificate, key, crl, authority, renew_ms: 3_600_000 }
+    }
 }
 
 impl NodeTlsConfig {

@@ -76,17 +76,7 @@ async fn nodes_with_a_join_token_become_a_cluster() {
     let mut nodes = Vec::new();
     for name in ["one", "two"] {
         join(folder, &authority.address, name, &token);
-        let mut node = TestNode::builder().argument("--datastore").argument(etcd.url());
-        node = node.argument("--blobs").argument(s3.url());
-        for (key, file) in
-            [("ca", "ca.pem"), ("certificate", "cert.pem"), ("key", "key.pem"), ("crl", "crl.pem")]
-        {
-            node = node.set(&format!("cluster.tls.{key}"), folder.join(name).join(file).display());
-        }
-        for (name, value) in s3.environment() {
-            node = node.env(name, value);
-        }
-        nodes.push(node.start().await);
+        nodes.push(renewing_node(&folder.join(name), &authority.address, &etcd, &s3).await);
     }
     eventually("a link between the nodes", async || {
         let mut linked = 0;
@@ -96,6 +86,44 @@ async fn nodes_with_a_join_token_become_a_cluster() {
         (linked == 1).then_some(())
     })
     .await;
+}
+
+/// A node of a folder that `weir cluster join` made, with settings that renew the files.
+async fn renewing_node(folder: &Path, authority: &str, etcd: &Etcd, s3: &S3) -> TestNode {
+    let mut node = TestNode::builder().argument("--datastore").argument(etcd.url());
+    node = node.argument("--blobs").argument(s3.url());
+    for (key, file) in [("ca", "ca.pem"), ("certificate", "cert.pem"), ("key", "key.pem"), ("crl", "crl.pem")]
+    {
+        node = node.set(&format!("cluster.tls.{key}"), folder.join(file).display());
+    }
+    node = node.set("cluster.tls.authority", authority).set("cluster.tls.renew_ms", 100);
+    for (name, value) in s3.environment() {
+        node = node.env(name, value);
+    }
+    node.start().await
+}
+
+#[tokio::test]
+async fn running_node_learns_of_revocations_from_the_authority() {
+    if !Etcd::is_installed() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    done(folder, "cluster ca create");
+    let authority = AuthorityServer::start(folder);
+    let address = &authority.address;
+    let token = done(folder, "cluster ca token create --uses 2");
+    join(folder, address, "one", &token);
+    join(folder, address, "two", &token);
+    let mut etcd = Etcd::start();
+    etcd.listening().await;
+    let s3 = S3::start().await;
+    let _node = renewing_node(&folder.join("one"), address, &etcd, &s3).await;
+    let crl = || std::fs::read_to_string(folder.join("one/crl.pem")).unwrap();
+    let before = crl();
+    done(folder, "cluster ca revoke two");
+    eventually("the new revocation list", async || (crl() != before).then_some(())).await;
 }
 
 #[test]

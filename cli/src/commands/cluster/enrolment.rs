@@ -5,9 +5,11 @@
 //! joins shows a token in the request, one that renews its certificate shows the present one in the
 //! handshake. The node's private key stays on the node.
 
+mod files;
 mod token;
 mod trust;
 
+pub(super) use files::{Enrolled, NodeFiles};
 pub(super) use token::JoinToken;
 pub(super) use trust::PinnedAuthority;
 

@@ -1,33 +1,29 @@
-//! `weir cluster join` and `weir cluster renew`.
+//! `weir cluster join`, and exchanges with the authority of a cluster.
 
 use super::ca::write;
 use super::enrolment::{
-    ANSWER_BYTES_MAX, EnrolmentAnswer, EnrolmentRequest, JoinToken, PORT, PROTOCOL, PinnedAuthority,
-    PublicKey, provider, receive, send,
+    ANSWER_BYTES_MAX, Enrolled, EnrolmentAnswer, EnrolmentRequest, JoinToken, NodeFiles, PORT, PROTOCOL,
+    PinnedAuthority, PublicKey, provider, receive, send,
 };
 use crate::commands::CommandContext;
 use crate::error::{Exit, Problem};
-use crate::output::time;
 use anyhow::{Context as _, Result};
 use rcgen::{KeyPair, PublicKeyData as _};
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::version::TLS13;
-use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
-use serde::Serialize;
+use rustls::{AlertDescription, CertificateError, ClientConfig};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use weir_tls::{Certificate, CertificateFiles};
 use weir_types::Name;
 
 /// Time limit of an exchange with the authority.
 const EXCHANGE_TIME_MAX: Duration = Duration::from_secs(20);
-const DAY_S: i64 = 24 * 3_600;
 
 /// Get a certificate for this machine from the authority of a cluster
 ///
@@ -59,85 +55,9 @@ pub(super) struct JoinArgs {
     folder: PathBuf,
 }
 
-/// Get the present revocation list, and a new certificate before the old one expires
-///
-/// Run it once a day on each node, by a timer. A running node reads the new files without a restart.
-///
-/// Examples:
-///   weir cluster renew ca.example --folder /etc/weir/node
-#[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
-pub(super) struct RenewArgs {
-    /// Address of the authority, as HOST[:PORT]
-    authority: String,
-    /// Folder of the certificate
-    #[arg(long, value_name = "FOLDER", default_value = "weir-node")]
-    folder: PathBuf,
-    /// Renew a certificate that expires within this many days
-    #[arg(long, value_name = "DAYS", default_value_t = 30)]
-    within_days: u32,
-}
-
-/// The files of a node.
-struct NodeFolder<'a>(&'a Path);
-
-/// Result of both commands.
-#[derive(Debug, Serialize)]
-struct Enrolled {
-    files: Vec<PathBuf>,
-    expires_at_ms: u64,
-}
-
-impl NodeFolder<'_> {
-    fn ca(&self) -> PathBuf {
-        self.0.join("ca.pem")
-    }
-
-    fn crl(&self) -> PathBuf {
-        self.0.join("crl.pem")
-    }
-
-    fn certificate(&self) -> PathBuf {
-        self.0.join("cert.pem")
-    }
-
-    fn key(&self) -> PathBuf {
-        self.0.join("key.pem")
-    }
-
-    /// End of the certificate's validity, in seconds since 1970.
-    fn expiry_s(&self) -> Result<i64> {
-        let files = CertificateFiles { certificate: self.certificate(), key: self.key() };
-        Ok(Certificate::load(files)?.expiry())
-    }
-
-    /// Settings of a node with these files.
-    fn settings(&self) -> String {
-        let line = |key: &str, path: PathBuf| format!("{key} = \"{}\"\n", path.display());
-        let lines = [
-            line("ca", self.ca()),
-            line("certificate", self.certificate()),
-            line("key", self.key()),
-            line("crl", self.crl()),
-        ];
-        format!("[node.cluster.tls]\n{}", lines.concat())
-    }
-
-    fn enrolled(&self, files: Vec<PathBuf>) -> Result<Enrolled> {
-        let expiry_s = u64::try_from(self.expiry_s()?).unwrap_or(0);
-        Ok(Enrolled { files, expires_at_ms: expiry_s.saturating_mul(1_000) })
-    }
-}
-
-fn text(enrolled: &Enrolled) -> String {
-    let files = enrolled.files.iter().map(|file| format!("wrote {}\n", file.display()));
-    let expiry = format!("the certificate is valid until {}", time(enrolled.expires_at_ms));
-    files.chain([expiry]).collect()
-}
-
 pub(super) async fn join(args: &JoinArgs, context: &CommandContext) -> Result<()> {
-    let folder = NodeFolder(&args.folder);
-    if folder.certificate().exists() {
+    let files = NodeFiles::in_folder(&args.folder);
+    if files.certificate.exists() {
         let message = format!("{} has a certificate already", args.folder.display());
         let hint = "`weir cluster renew` renews it; --folder picks another folder";
         return Err(Problem::usage(message).hint(hint).into());
@@ -163,14 +83,14 @@ pub(super) async fn join(args: &JoinArgs, context: &CommandContext) -> Result<()
     }
     fs::create_dir_all(&args.folder)
         .with_context(|| format!("cannot make the folder {}", args.folder.display()))?;
-    write(&folder.key(), 0o600, &key.serialize_pem())?;
-    write(&folder.ca(), 0o644, &issued.ca)?;
-    write(&folder.crl(), 0o644, &issued.crl)?;
+    write(&files.key, 0o600, &key.serialize_pem())?;
+    write(&files.ca, 0o644, &issued.ca)?;
+    write(&files.crl, 0o644, &issued.crl)?;
     // Last: with it, the folder is complete.
-    write(&folder.certificate(), 0o644, &certificate)?;
-    let files = vec![folder.ca(), folder.crl(), folder.certificate(), folder.key()];
-    context.output.result(&folder.enrolled(files)?, text)?;
-    context.output.note(format_args!("settings for weir.toml:\n\n{}", folder.settings()));
+    write(&files.certificate, 0o644, &certificate)?;
+    let written = [&files.ca, &files.crl, &files.certificate, &files.key].map(PathBuf::clone);
+    context.output.result(&files.enrolled(written.to_vec())?, Enrolled::text)?;
+    context.output.note(format_args!("settings for weir.toml:\n\n{}", files.settings(&args.authority)));
     Ok(())
 }
 
@@ -187,48 +107,19 @@ fn token(args: &JoinArgs) -> Result<JoinToken> {
     }
 }
 
-pub(super) async fn renew(args: &RenewArgs, context: &CommandContext) -> Result<()> {
-    let folder = NodeFolder(&args.folder);
-    let expiry_s = folder.expiry_s().map_err(|error| {
-        Problem::usage(format!("{} has no certificate to renew", args.folder.display()))
-            .because(error)
-            .hint("`weir cluster join` gets the first one; --folder says where it is")
-    })?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let now_s = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
-    let is_due = expiry_s - now_s < i64::from(args.within_days) * DAY_S;
-    let key_pem = fs::read_to_string(folder.key())?;
-    // The same key, so that one rename replaces the certificate.
-    let key = is_due.then(|| anyhow::Ok(PublicKey::new(KeyPair::from_pem(&key_pem)?.der_bytes())?));
-    let request = EnrolmentRequest::Renew { public_key: key.transpose()? };
-    let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(folder.ca())?)?;
-    let config = ClientConfig::builder_with_provider(provider())
-        .with_protocol_versions(&[&TLS13])?
-        .with_root_certificates(roots)
-        .with_client_auth_cert(
-            vec![CertificateDer::from_pem_file(folder.certificate())?],
-            PrivateKeyDer::from_pem_slice(key_pem.as_bytes())?,
-        )?;
-    let issued = exchange(&args.authority, config, &request).await?;
-    write(&folder.crl(), 0o644, &issued.crl)?;
-    let mut files = vec![folder.crl()];
-    if let Some(certificate) = &issued.certificate {
-        write(&folder.certificate(), 0o644, certificate)?;
-        files.push(folder.certificate());
-    }
-    context.output.result(&folder.enrolled(files)?, text)
-}
-
 /// Certificates and revocation list from the authority, as PEM.
-struct Issued {
+pub(super) struct Issued {
     ca: String,
-    crl: String,
-    certificate: Option<String>,
+    pub(super) crl: String,
+    pub(super) certificate: Option<String>,
 }
 
 /// Sends a request to the authority.
-async fn exchange(authority: &str, mut config: ClientConfig, request: &EnrolmentRequest) -> Result<Issued> {
+pub(super) async fn exchange(
+    authority: &str,
+    mut config: ClientConfig,
+    request: &EnrolmentRequest,
+) -> Result<Issued> {
     let (host, port) = host_and_port(authority)?;
     let name = ServerName::try_from(host.to_owned())
         .map_err(|error| Problem::usage(format!("{host:?} is not a host")).because(error))?;
