@@ -37,7 +37,18 @@ fn main() {
         println!("cargo:rerun-if-env-changed={EXAMPLE_IS_BUILT}");
     }
     let component = std::fs::read(&example).unwrap_or_default();
-    std::fs::write(out.join("classify-digits.wasm"), component).expect("the output folder is writable");
+    pack_component(&component, &out.join("classify-digits.wasm.xz")).expect("the output folder is writable");
+}
+
+/// Compresses the component. Without one, the file is empty.
+fn pack_component(component: &[u8], to: &Path) -> io::Result<()> {
+    let mut file = File::create(to)?;
+    if component.is_empty() {
+        return Ok(());
+    }
+    let mut compressed = XzWriter::new(&mut file, XzOptions::with_preset(9))?;
+    compressed.write_all(component)?;
+    compressed.finish()?.flush()
 }
 
 /// Packs the folders of templates, with the files to which their links lead.

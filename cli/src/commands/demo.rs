@@ -8,7 +8,8 @@ use crate::error::Problem;
 use crate::output::OutputSettings;
 use crate::settings::{NodeEndpoint, Trust};
 use anyhow::{Context as _, Result};
-use std::io::IsTerminal as _;
+use lzma_rust2::XzReader;
+use std::io::{IsTerminal as _, Read as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -18,8 +19,8 @@ use ureq::http::Method;
 use weir_host::NodeConfig;
 use weir_types::api::{Deployed, ModelVersion};
 
-/// Component of the example; empty in programs that were compiled before it.
-const COMPONENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/classify-digits.wasm"));
+/// Compressed component of the example; empty in programs that were compiled before it.
+const COMPONENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/classify-digits.wasm.xz"));
 /// Model of the example.
 const MODEL: &[u8] = include_bytes!("../../../functions/classify-digits/model/digits.onnx");
 /// Picture of a handwritten 7.
@@ -97,8 +98,10 @@ impl Example {
             self.put(&client, "digits.onnx", MODEL, "/v1/models/digits/versions/1", "optimising the model")?;
         output.note(format_args!("pushed the model digits, version {}", model.version));
         let path = "/v1/functions/classify-digits?models=digits";
+        let mut component = Vec::new();
+        XzReader::new(COMPONENT, false).read_to_end(&mut component)?;
         let deployed: Deployed =
-            self.put(&client, "classify-digits.wasm", COMPONENT, path, "compiling the function")?;
+            self.put(&client, "classify-digits.wasm", &component, path, "compiling the function")?;
         output.note(format_args!(
             "deployed the function classify-digits, version {}",
             deployed.function.version

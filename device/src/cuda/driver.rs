@@ -12,9 +12,9 @@ use super::search::Search;
 use super::unavailable::Unavailable;
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUfunction_attribute, CUgraph,
-    CUgraphEdgeData, CUgraphExec, CUgraphNode, CUjit_option, CUmemAccessDesc, CUmemAllocationGranularity_flags,
-    CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmodule, CUstream,
-    CUstreamCaptureMode,
+    CUgraphEdgeData, CUgraphExec, CUgraphNode, CUjit_option, CUmemAccessDesc,
+    CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp,
+    CUmemGenericAllocationHandle, CUmodule, CUstream, CUstreamCaptureMode,
 };
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};

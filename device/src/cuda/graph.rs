@@ -95,7 +95,15 @@ impl<'a> Recording<'a> {
         // the graph are optional.
         self.stream.context().call(|driver| unsafe {
             let stream = self.stream.handle();
-            driver.cuStreamGetCaptureInfo_v3(stream, &mut status, id, graph, &mut nodes, &mut edges, &mut count)
+            driver.cuStreamGetCaptureInfo_v3(
+                stream,
+                &mut status,
+                id,
+                graph,
+                &mut nodes,
+                &mut edges,
+                &mut count,
+            )
         })?;
         if status != CaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE as u32 {
             return Err(CudaError::Invalid("the recording is invalid".to_owned()));

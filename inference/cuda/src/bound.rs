@@ -307,7 +307,8 @@ impl Making<'_> {
         if offset_bytes + bytes > product.workspace_bytes {
             offset_bytes = 0;
         }
-        self.library_workspace_offset_bytes = (offset_bytes + bytes).next_multiple_of(WORKSPACE_ALIGNMENT_BYTES);
+        self.library_workspace_offset_bytes =
+            (offset_bytes + bytes).next_multiple_of(WORKSPACE_ALIGNMENT_BYTES);
         product.buffers.workspace.offset_bytes = offset_bytes;
         let start = start + offset_bytes;
         (product, start..start + bytes)

@@ -12,12 +12,11 @@ pub use crate::kernel_graphs::{KernelGraphs, store as store_kernel_graph};
 pub use crate::kernels::{Kernels, LoadedModule, Modules};
 pub use crate::libraries::LibraryState;
 pub use crate::prepared_run::{
-    CapturedRun, Outputs, PinnedInputs, PreparedRun, RunFailure, cold_outputs, in_slot,
+    CapturedRun, ColdOutputs, Outputs, PinnedInputs, PreparedRun, RunFailure, cold_outputs, in_slot,
 };
 pub use crate::products::{LibraryConfig, ProductLibrary};
 pub use crate::program::{
-    BufferLocation, FLOPS_MIN, LibraryGemm, ModelProgramError, ProductTier, Program, ProgramStep,
-    StepWork,
+    BufferLocation, FLOPS_MIN, LibraryGemm, ModelProgramError, ProductTier, Program, ProgramStep, StepWork,
 };
 pub use crate::slots::{RunSlot, RunSlots, TakenSlot};
 pub use crate::weights::{Weights, WeightsError};

@@ -1,9 +1,8 @@
 //! Kernels of a device, loaded in advance or on first use.
 
-mod ahead;
 mod modules;
 
-use ahead::ModuleLoader;
+use crate::ahead::AheadThread;
 pub use modules::{LoadedModule, Modules};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
@@ -20,7 +19,7 @@ pub struct Kernels {
     /// Functions with their shared memory limits. The lock is held for single driver calls, never
     /// while a module is loaded.
     functions: Mutex<HashMap<Kernel, (Function, u32)>>,
-    ahead: Option<ModuleLoader>,
+    ahead: Option<AheadThread>,
 }
 
 impl Kernels {
@@ -29,9 +28,13 @@ impl Kernels {
         Self { modules, functions: Mutex::default(), ahead: None }
     }
 
-    /// Starts loading all modules in the background.
+    /// Starts loading all modules in the background, up to the first that fails to load.
     pub(crate) fn load_ahead(&mut self) {
-        self.ahead = ModuleLoader::start(&self.modules);
+        let modules = self.modules.clone();
+        let mut all = modules.all().collect::<Vec<_>>().into_iter();
+        // The first use of a module reports its failure.
+        let load = move || all.next().is_some_and(|module| modules.get(module).is_ok());
+        self.ahead = AheadThread::start("weir-kernels", load);
     }
 
     /// Waits for the end of [`Self::load_ahead`].

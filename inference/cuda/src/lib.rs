@@ -17,6 +17,7 @@
 //! Each tenant's kernel graphs ([`Cuda::with_kernel_graphs`]) run in a further process. [`executor`]
 //! has the executor itself, for checks in a process that holds a device.
 
+mod ahead;
 mod backend;
 pub use backend::{Cuda, CudaConfig};
 

@@ -6,6 +6,7 @@ use crate::device::Gpu;
 use crate::failure::failure;
 use crate::program::ProgramPort;
 use crate::weights::Weights;
+use std::time::Instant;
 use weir_device::cuda::{CudaError, Event, GraphExec, MemoryOwner, PinnedMemory, Recording, Span, Stream};
 use weir_graph::reference::ReferenceTensor;
 use weir_inference::{InferenceError, Interrupt};
@@ -64,6 +65,14 @@ pub fn in_slot<T>(
     worked
 }
 
+/// Result of a run that was ordered after the transfer of its weights.
+pub struct ColdOutputs {
+    /// Outputs of the run.
+    pub outputs: Outputs,
+    /// When all steps were enqueued, which is when the last weights were in transfer.
+    pub launched_at: Instant,
+}
+
 /// Runs a program once, ordered after the transfer of its weights, and returns its outputs.
 pub fn cold_outputs(
     gpu: &Gpu,
@@ -71,7 +80,7 @@ pub fn cold_outputs(
     bound: &Bound,
     weights: &Weights,
     inputs: &PinnedInputs,
-) -> Result<Vec<Vec<u8>>, RunFailure> {
+) -> Result<ColdOutputs, RunFailure> {
     let mut taken = gpu.slots.take(Some(0));
     let slot = taken.slot().ok_or_else(|| CudaError::Invalid("the device has no slots".to_owned()))?;
     let arena = gpu.make_room(|| slot.memory.prepare(bound.program.arena_bytes, owner, gpu.now_ns()))?;
@@ -86,9 +95,10 @@ pub fn cold_outputs(
         // SAFETY: as in `launch`.
         unsafe { bound.launch_behind(&mut ordered, weights, arena) }
     });
+    let launched_at = Instant::now();
     slot.stream.synchronize()?;
     ran?;
-    Ok(run.outputs()?)
+    Ok(ColdOutputs { outputs: run.outputs()?, launched_at })
 }
 
 impl PinnedInputs {
@@ -183,7 +193,8 @@ impl PreparedRun<'_> {
 
     fn step_time_ns(&self, step: usize, times: u32) -> Result<u64, CudaError> {
         // SAFETY: as in `launch`.
-        let launches = |_: &Recording<'_>| unsafe { self.bound.launch_step(step, times, self.stream, self.arena) };
+        let launches =
+            |_: &Recording<'_>| unsafe { self.bound.launch_step(step, times, self.stream, self.arena) };
         let mut graph =
             CapturedRun { stream: self.stream, graph: self.stream.capture(launches)?.instantiate()? };
         // The first launch of a graph also uploads it.

@@ -1,13 +1,15 @@
 //! cuBLASLt on a device, if the node found the library: an optional tier for matrix products above
 //! Weir's own kernels. A failure of the library never prevents models from running.
 
+use crate::ahead::AheadThread;
 use crate::libraries::LibraryState;
 use crate::program::{BufferLocation, LibraryGemm, ProductTier};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tracing::warn;
-use weir_device::cuda::{self, Context, CublasLt, CudaError, Products};
+use weir_device::cuda::{self, Context, CublasLt, CudaError, ProductMatrix, ProductShape, Products};
+use weir_types::ElementType;
 
 /// Maximum workspace of a product in bytes: NVIDIA's recommendation for its largest devices. A slot
 /// has this memory only while it runs such products.
@@ -28,6 +30,7 @@ pub struct LibraryConfig {
 
 /// cuBLASLt on a device.
 pub struct ProductLibrary {
+    ahead: Option<AheadThread>,
     products: Option<Arc<Products>>,
     tier: ProductTier,
     state: LibraryState,
@@ -37,7 +40,7 @@ impl ProductLibrary {
     /// Opens the library, if configured. Takes several hundred milliseconds, mostly in the dynamic
     /// loader.
     pub(crate) fn open(config: Option<&LibraryConfig>, context: &Arc<Context>, capacity_bytes: u64) -> Self {
-        let none = |state| Self { products: None, tier: ProductTier::Own, state };
+        let none = |state| Self { ahead: None, products: None, tier: ProductTier::Own, state };
         let Some(LibraryConfig { path, flops_min }) = config else { return none(LibraryState::None) };
         let library = match CublasLt::open(path) {
             Ok(library) => library,
@@ -46,6 +49,7 @@ impl ProductLibrary {
         let version = library.version();
         match Products::new(library, context) {
             Ok(products) => Self {
+                ahead: None,
                 products: Some(Arc::new(products)),
                 tier: ProductTier::CublasLt {
                     flops_min: *flops_min,
@@ -58,6 +62,21 @@ impl ProductLibrary {
                 none(LibraryState::Unusable(why))
             }
         }
+    }
+
+    /// Prepares a product of each element type in the background: the library takes some tens of
+    /// milliseconds for the first product of a type.
+    pub(crate) fn prepare_ahead(&mut self) {
+        let Some(products) = self.products.clone() else { return };
+        let mut types =
+            [(ElementType::Fp32, true), (ElementType::Fp16, false), (ElementType::Bf16, false)].into_iter();
+        let prepare = move || {
+            // A product of a model reports a failure.
+            types.next().is_some_and(|(element_type, tf32)| {
+                cuda::Gemm::new(&products, small_product(element_type, tf32), 0).is_ok()
+            })
+        };
+        self.ahead = AheadThread::start("weir-cublaslt", prepare);
     }
 
     /// Returns the tier that computes products.
@@ -84,5 +103,25 @@ impl ProductLibrary {
             }
             made => made,
         }
+    }
+}
+
+/// Product of any size, for the preparation of the library.
+fn small_product(element_type: ElementType, tf32: bool) -> ProductShape {
+    const SIZE: u32 = 64;
+    let matrix = ProductMatrix { transposed: false, row_stride: SIZE, batch_stride: 0, alignment_bytes: 16 };
+    ProductShape {
+        element_type,
+        tf32,
+        m: SIZE,
+        n: SIZE,
+        k: SIZE,
+        batch: 1,
+        a: matrix,
+        b: matrix,
+        alpha: 1.0,
+        has_bias: false,
+        has_residual: false,
+        relu: false,
     }
 }

@@ -26,9 +26,8 @@ pub(crate) struct ProgramKey {
 
 impl Default for Programs {
     fn default() -> Self {
-        let weigher = |_: &ProgramKey, program: &Arc<Program>| {
-            u32::try_from(bytes(program)).unwrap_or(u32::MAX)
-        };
+        let weigher =
+            |_: &ProgramKey, program: &Arc<Program>| u32::try_from(bytes(program)).unwrap_or(u32::MAX);
         Self(Cache::builder().max_capacity(BYTES_MAX).weigher(weigher).build())
     }
 }

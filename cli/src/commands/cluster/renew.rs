@@ -65,8 +65,12 @@ impl NodeRenewal {
     pub(crate) fn of_node(config: &NodeTlsConfig) -> Result<Option<Self>> {
         let Some(authority) = config.authority.clone() else { return Ok(None) };
         let files = NodeFiles::of_node(config).ok_or_else(|| {
-            Problem::usage("node.cluster.tls.authority renews four files, and the settings do not name all of them")
-                .hint("set ca, certificate, key and crl in [node.cluster.tls]; `weir cluster join` makes the files")
+            Problem::usage(
+                "node.cluster.tls.authority renews four files, and the settings do not name all of them",
+            )
+            .hint(
+                "set ca, certificate, key and crl in [node.cluster.tls]; `weir cluster join` makes the files",
+            )
         })?;
         let interval = Duration::from_millis(config.renew_ms.max(1));
         Ok(Some(Self { authority, files, interval, due: Instant::now() }))

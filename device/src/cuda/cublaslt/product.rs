@@ -217,7 +217,16 @@ impl ProductShape {
     fn algorithm_key(&self, workspace_bytes_max: u64) -> AlgorithmKey {
         let Self { element_type, tf32, m, n, k, batch, a, b, has_bias, has_residual, relu, .. } = *self;
         let (sizes, matrices) = ([m, n, k, batch], [a, b]);
-        AlgorithmKey { element_type, tf32, sizes, matrices, has_bias, has_residual, relu, workspace_bytes_max }
+        AlgorithmKey {
+            element_type,
+            tf32,
+            sizes,
+            matrices,
+            has_bias,
+            has_residual,
+            relu,
+            workspace_bytes_max,
+        }
     }
 }
 

@@ -176,7 +176,8 @@ impl Code {
             CapturedPlan::Graph(graph) => unsafe { graph.launch(stream) }?,
             CapturedPlan::Once if captures.is_due() => {
                 // SAFETY: the caller guarantees the requirements of `launch`.
-                let recorded = stream.capture(|recording| unsafe { self.launch(plan, recording.stream(), arena) })?;
+                let recorded =
+                    stream.capture(|recording| unsafe { self.launch(plan, recording.stream(), arena) })?;
                 let mut graph = recorded.instantiate()?;
                 // SAFETY: the caller guarantees the requirements of `launch`.
                 unsafe { graph.launch(stream) }?;

@@ -336,7 +336,13 @@ impl Trial<'_> {
         let measured = self.timer.measured(median(runs.iter().map(|run| run.time_ns).collect()));
         let goal = cold_goal(measured.time_ns, longer_ns);
         let check = self.variant.passed("cold run").took(measured, self.weight_bytes(), flops).asked(goal);
-        let detail = format!("a run of the loaded model, with its inputs, takes {} us", warm.whole_ns / 1000);
+        let [requested, bound, launched] =
+            [0, 1, 2].map(|phase| median(runs.iter().map(|run| run.phases_ns[phase]).collect()) / 1000);
+        let detail = format!(
+            "load requested after {requested} us, program bound after {bound} us, steps enqueued after {launched} us; \
+             a run of the loaded model, with its inputs, takes {} us",
+            warm.whole_ns / 1000
+        );
         let check = Check { detail, ..check };
         Ok(check.same(differs, "a cold run gives other answers"))
     }
@@ -345,20 +351,27 @@ impl Trial<'_> {
         let program = self.compile().map_err(|error| InferenceError::Run(error.to_string().into()))?;
         let began = Instant::now();
         let weights = self.stored.model.load(self.gpu)?;
+        let requested = began.elapsed();
         let bound = Bound::new(self.gpu, program, &weights, OWNER)?;
-        let outputs = cold_outputs(self.gpu, OWNER, &bound, &weights, inputs)?;
+        let bound_after = began.elapsed();
+        let cold = cold_outputs(self.gpu, OWNER, &bound, &weights, inputs)?;
         let time_ns = nanoseconds(began.elapsed());
+        let phases_ns = [requested, bound_after, cold.launched_at - began].map(nanoseconds);
         // Weights that are still being transferred cannot be evicted.
         bound.wait(&weights)?;
         drop(bound);
         drop_weights(self.gpu, weights);
-        Ok(ColdRun { time_ns, differs: Mismatch::of_outputs(expected, &outputs) })
+        let differs = Mismatch::of_outputs(expected, &cold.outputs);
+        Ok(ColdRun { time_ns, phases_ns, differs })
     }
 }
 
 /// Result of a run that loads the model first.
 struct ColdRun {
     time_ns: u64,
+    /// Time until the load is requested, until the program is bound, and until all steps are
+    /// enqueued.
+    phases_ns: [u64; 3],
     /// First element that differs from the outputs of the loaded model.
     differs: Option<Mismatch>,
 }

@@ -150,6 +150,7 @@ impl Service {
             Gpu::open(&devices, config, &Arena::new(ARENA_BYTES_MAX)).map_err(|error| cannot(&error))?;
         // When the first model loads, the kernels are loaded or being loaded.
         gpu.kernels.load_ahead();
+        gpu.products.prepare_ahead();
         // If the query fails, tensors go through the host.
         let siblings = devices.siblings(config.ordinal).unwrap_or_default();
         let name = gpu.context.info().name.clone();
