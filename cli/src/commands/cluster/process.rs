@@ -14,6 +14,9 @@ use tokio::time::timeout;
 
 /// Time limit for the start of a process.
 const READY_TIME_MAX: Duration = Duration::from_secs(60);
+/// Maximum number of starts of etcd: another process may take a port between its choice and etcd's
+/// start, and etcd then exits.
+const ETCD_STARTS_MAX: usize = 3;
 /// Interval between readiness checks.
 const READY_ASKED_EVERY: Duration = Duration::from_millis(50);
 
@@ -26,6 +29,16 @@ pub(super) struct EtcdProcess {
 impl EtcdProcess {
     /// Starts etcd and waits until it accepts connections.
     pub(super) async fn start(data: PathBuf, log: PathBuf) -> Result<Self> {
+        for _ in 0..ETCD_STARTS_MAX {
+            if let Some(etcd) = Self::start_once(&data, &log).await? {
+                return Ok(etcd);
+            }
+        }
+        Err(Problem::new("etcd exits at its start").hint(see(&log)).into())
+    }
+
+    /// Starts etcd on free ports. Returns `None` if it exits.
+    async fn start_once(data: &Path, log: &Path) -> Result<Option<Self>> {
         let port = free_port()?;
         let peer_port = free_port()?;
         let url = |port: u16| format!("http://127.0.0.1:{port}");
@@ -39,7 +52,7 @@ impl EtcdProcess {
             format!("--initial-advertise-peer-urls={}", url(peer_port)),
             format!("--initial-cluster=weir={}", url(peer_port)),
         ]);
-        let child = spawn(&mut command, &log, Stdio::null()).map_err(|error| {
+        let child = spawn(&mut command, log, Stdio::null()).map_err(|error| {
             Problem::new("etcd cannot be started")
                 .because(error)
                 .hint("install it (Debian and Ubuntu: apt-get install etcd-server), or name one with --datastore etcd://HOST")
@@ -50,11 +63,14 @@ impl EtcdProcess {
                 tokio::time::sleep(READY_ASKED_EVERY).await;
             }
         };
-        let ready = tokio::select! {
-            ready = timeout(READY_TIME_MAX, listens) => ready.is_ok(),
-            _ = etcd.child.wait() => false,
-        };
-        if ready { Ok(etcd) } else { Err(Problem::new("etcd does not answer").hint(see(&log)).into()) }
+        tokio::select! {
+            ready = timeout(READY_TIME_MAX, listens) => {
+                ready.map_err(|_| Problem::new("etcd does not answer").hint(see(log)))?;
+            }
+            _ = etcd.child.wait() => return Ok(None),
+        }
+        // The connection may have reached the process that has taken the port.
+        Ok(etcd.child.try_wait()?.is_none().then_some(etcd))
     }
 
     /// The datastore URL.
