@@ -84,7 +84,7 @@ EVERYTHING = {
 }
 EXTERNAL = {"datastore": {"url": "etcd://etcd.infra:2379/weir"}}
 SMALL = {
-    "nodes": {"replicas": 1, "settings": {"gateway.drain_timeout_ms": None}},
+    "nodes": {"replicas": 1, "settings": {"gateway.drain_timeout_ms": None, "sandbox.secrets.key_file": None}},
     "datastore": {"etcd": {"replicas": 1}},
     "podDisruptionBudget": {"enabled": False},
     "networkPolicy": {"enabled": False},
@@ -155,7 +155,10 @@ class Chart(unittest.TestCase):
         claim = nodes["volumeClaimTemplates"][0]["spec"]
         self.assertEqual((claim["storageClassName"], claim["resources"]["requests"]["storage"]), ("fast", "50Gi"))
         data = rendered["ConfigMap", "weir"]["data"]
-        settings = "gateway.drain_timeout_ms=30000,outbound.private=true,price=0.5,sandbox.bytes_max=268435456"
+        settings = (
+            "gateway.drain_timeout_ms=30000,outbound.private=true,price=0.5,sandbox.bytes_max=268435456,"
+            "sandbox.secrets.key_file=/secrets/keys"
+        )
         self.assertEqual(data["WEIR_SET"], settings)
         self.assertEqual((data["AWS_ENDPOINT"], data["AWS_ALLOW_HTTP"]), ("http://minio.storage:9000", "true"))
         self.assertEqual(data["WEIR_LOG"], "debug")
