@@ -90,7 +90,8 @@ impl<'a> Recording<'a> {
         let mut nodes = ptr::null();
         let mut edges = ptr::null();
         let mut count = 0;
-        let (id, graph) = (ptr::null_mut(), ptr::null_mut());
+        let id = ptr::null_mut();
+        let graph = ptr::null_mut();
         // SAFETY: the handle is valid until the drop; the results outlive the call, and the id and
         // the graph are optional.
         self.stream.context().call(|driver| unsafe {

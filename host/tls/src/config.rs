@@ -46,8 +46,7 @@ pub struct NodeTlsConfig {
 
 impl Default for NodeTlsConfig {
     fn default() -> Self {
-        let (ca, certificate, key, crl, authority) = (None, None, None, None, None);
-        Self { ca, certificate, key, crl, authority, renew_ms: 3_600_000 }
+        Self { ca: None, certificate: None, key: None, crl: None, authority: None, renew_ms: 3_600_000 }
     }
 }
 

@@ -5,7 +5,7 @@
 mod arriving;
 pub(crate) use arriving::Ordered;
 mod order;
-use order::StepOrder;
+use order::graph_order;
 mod step;
 use step::{Address, BoundStep, BoundWork};
 
@@ -76,8 +76,7 @@ impl Bound {
         let prologue = bound.steps(gpu, &bound.program.prologue, weights).map_err(|error| failure(&error))?;
         bound.prologue = Prologue::new(prologue);
         bound.steps = bound.steps(gpu, &bound.program.steps, weights).map_err(|error| failure(&error))?;
-        let mut order = StepOrder::default();
-        bound.order = bound.steps.iter().map(|step| order.add(&step.memory)).collect();
+        bound.order = graph_order(bound.steps.iter().map(|step| &step.memory));
         // Request compilation of the run's chains. The prologue runs once, so its chains are
         // interpreted.
         bound.settle(&gpu.chains);

@@ -216,7 +216,8 @@ impl Gemm {
 impl ProductShape {
     fn algorithm_key(&self, workspace_bytes_max: u64) -> AlgorithmKey {
         let Self { element_type, tf32, m, n, k, batch, a, b, has_bias, has_residual, relu, .. } = *self;
-        let (sizes, matrices) = ([m, n, k, batch], [a, b]);
+        let sizes = [m, n, k, batch];
+        let matrices = [a, b];
         AlgorithmKey {
             element_type,
             tf32,

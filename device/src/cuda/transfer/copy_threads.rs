@@ -29,12 +29,13 @@ const COPY_THREADS_MAX: usize = 12;
 /// thread.
 pub const PIECE_BYTES: usize = 256 << 10;
 
-/// The number of copy threads for this machine: three quarters of its cores, since the others run
-/// functions; at least 1 and at most 12.
+/// The number of copy threads for this machine: half of its cores, since the others run functions;
+/// at least 1 and at most 12. More were slower on a virtual machine of 16 cores
+/// (docs/measurements.md, "Loads of weights").
 #[must_use]
 pub fn copy_threads() -> usize {
     let cores = available_parallelism().map_or(1, usize::from);
-    (cores * 3 / 4).clamp(1, COPY_THREADS_MAX)
+    (cores / 2).clamp(1, COPY_THREADS_MAX)
 }
 
 /// The copy threads of an engine. Joined on drop.

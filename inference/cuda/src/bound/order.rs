@@ -1,8 +1,33 @@
-//! Order of a program's steps that their memory requires: [`StepOrder`].
+//! Order of a program's steps in a graph: [`graph_order`].
 
 use crate::program::StepMemory;
 use std::collections::BTreeMap;
 use std::ops::Range;
+
+/// Branches must make the longest sequence of steps shorter than this percentage of all steps. Otherwise
+/// they gain nothing, and concurrent kernels can slow each other down (docs/measurements.md, "Branches of
+/// a graph").
+const LONGEST_PERCENT_MAX: usize = 90;
+
+/// Returns for each step the steps that it follows directly in a graph.
+pub(super) fn graph_order<'a>(steps: impl IntoIterator<Item = &'a StepMemory>) -> Vec<Vec<usize>> {
+    let mut order = StepOrder::default();
+    let followed: Vec<Vec<usize>> = steps.into_iter().map(|memory| order.add(memory)).collect();
+    if longest(&followed) * 100 < followed.len() * LONGEST_PERCENT_MAX {
+        return followed;
+    }
+    (0..followed.len()).map(|step| step.checked_sub(1).into_iter().collect()).collect()
+}
+
+/// Returns the number of steps of the longest sequence.
+fn longest(followed: &[Vec<usize>]) -> usize {
+    let mut lengths: Vec<usize> = Vec::with_capacity(followed.len());
+    for before in followed {
+        let longest = before.iter().filter_map(|step| lengths.get(*step)).max();
+        lengths.push(longest.map_or(1, |length| length + 1));
+    }
+    lengths.into_iter().max().unwrap_or(0)
+}
 
 /// The order in which steps may use the arena. Steps that are not ordered may run concurrently.
 ///
@@ -10,7 +35,7 @@ use std::ops::Range;
 /// read since then what it overwrites. The arena is packed, so two values that use the same bytes
 /// one after the other order their steps, too.
 #[derive(Default)]
-pub(super) struct StepOrder {
+struct StepOrder {
     /// Parts of the arena that the same steps use, by first byte. They do not overlap.
     parts: BTreeMap<u64, Part>,
     /// For each step, all steps before it, directly or through others.
@@ -34,7 +59,7 @@ struct StepSet(Vec<u64>);
 impl StepOrder {
     /// Adds the next step. Returns the steps that it follows directly: those which no other step
     /// between orders already.
-    pub(super) fn add(&mut self, memory: &StepMemory) -> Vec<usize> {
+    fn add(&mut self, memory: &StepMemory) -> Vec<usize> {
         let step = self.before.len();
         let mut followed = Vec::new();
         for range in &memory.reads {
@@ -124,7 +149,7 @@ mod tests {
         StepMemory { reads: reads.to_vec(), writes: writes.to_vec(), workspace: 0..0 }
     }
 
-    fn order(steps: &[StepMemory]) -> Vec<Vec<usize>> {
+    fn required(steps: &[StepMemory]) -> Vec<Vec<usize>> {
         let mut order = StepOrder::default();
         steps.iter().map(|step| order.add(step)).collect()
     }
@@ -137,19 +162,31 @@ mod tests {
             step(&[0..8], &[24..32]),
             step(&[8..16, 16..24, 24..32], &[32..40]),
         ];
-        assert_eq!(order(&steps), [vec![], vec![], vec![], vec![2, 1, 0]]);
+        assert_eq!(graph_order(&steps), [vec![], vec![], vec![], vec![2, 1, 0]]);
+        assert_eq!(graph_order(&steps), required(&steps));
     }
 
     #[test]
     fn step_follows_readers_of_the_bytes_it_overwrites() {
         let steps = [step(&[], &[0..8]), step(&[0..4], &[8..16]), step(&[], &[2..3]), step(&[4..8], &[])];
-        assert_eq!(order(&steps), [vec![], vec![0], vec![1], vec![0]]);
+        assert_eq!(required(&steps), [vec![], vec![0], vec![1], vec![0]]);
     }
 
     #[test]
     fn orders_through_other_steps_are_left_out() {
         let steps = [step(&[], &[0..8]), step(&[0..8], &[8..16]), step(&[0..8, 8..16], &[16..24])];
-        assert_eq!(order(&steps), [vec![], vec![0], vec![1]]);
+        assert_eq!(required(&steps), [vec![], vec![0], vec![1]]);
+    }
+
+    #[test]
+    fn branches_that_hardly_shorten_the_run_are_left_out() {
+        let mut steps = vec![step(&[], &[0..8]); 19];
+        steps.push(step(&[], &[8..16]));
+        let sequence: Vec<Vec<usize>> =
+            (0..20).map(|step: usize| step.checked_sub(1).into_iter().collect()).collect();
+        assert_eq!(graph_order(&steps), sequence);
+        steps.extend([step(&[], &[16..24]), step(&[], &[24..32])]);
+        assert_eq!(graph_order(&steps), required(&steps));
     }
 
     fn ranges() -> impl Strategy<Value = Vec<Range<u64>>> {
@@ -175,10 +212,11 @@ mod tests {
                 of[from].iter_mut().zip(through).for_each(|(reached, through)| *reached |= through);
                 of[from][to] = true;
             };
-            for (later, followed) in order(&steps).into_iter().enumerate() {
+            for (later, followed) in required(&steps).into_iter().enumerate() {
                 followed.iter().for_each(|earlier| reach(&mut found, later, *earlier));
                 for earlier in 0..later {
-                    let (a, b) = (&steps[earlier], &steps[later]);
+                    let a = &steps[earlier];
+                    let b = &steps[later];
                     let is_conflict = overlap(&a.writes, &b.reads)
                         || overlap(&a.reads, &b.writes)
                         || overlap(&a.writes, &b.writes);

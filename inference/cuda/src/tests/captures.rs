@@ -6,8 +6,8 @@ use crate::prepared_run::in_slot;
 use crate::program::Program;
 use crate::weights::Weights;
 use weir_graph::{
-    Binary, Elementwise, ElementwiseProgram, Graph, GraphNode, GraphPort, GraphValue, Instruction, NumberType,
-    Op, Scalar, TensorType, ValueId, ValueSource,
+    Binary, Elementwise, ElementwiseProgram, Graph, GraphNode, GraphPort, GraphValue, Instruction,
+    NumberType, Op, Scalar, TensorType, ValueId, ValueSource,
 };
 
 /// Driver calls that can fail during the capture and launch of a graph.
