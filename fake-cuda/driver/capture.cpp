@@ -76,6 +76,7 @@ CUDA_API cuStreamGetCaptureInfo_v3(Stream* stream, int* status, uint64_t*, Graph
     Call call;
     if (call.result) return call.result;
     if (!known(stream, "cuStreamGetCaptureInfo")) return INVALID_HANDLE;
+    if (is_to_fail("fail_capture_info")) return NOT_SUPPORTED;
     Capture* capture = stream->capture;
     // CU_STREAM_CAPTURE_STATUS_NONE, ACTIVE and INVALIDATED.
     *status = capture == nullptr ? 0 : capture->invalidated ? 2 : 1;
@@ -95,6 +96,7 @@ CUDA_API cuStreamUpdateCaptureDependencies_v2(Stream* stream, void** nodes, cons
     if (!known(stream, "cuStreamUpdateCaptureDependencies")) return INVALID_HANDLE;
     Capture* capture = stream->capture;
     if (capture == nullptr || capture->invalidated) return capture == nullptr ? ILLEGAL_STATE : STREAM_CAPTURE_INVALIDATED;
+    if (is_to_fail("fail_capture_dependencies")) return NOT_SUPPORTED;
     // Only CU_STREAM_SET_CAPTURE_DEPENDENCIES.
     if (flags != 1) return NOT_SUPPORTED;
     std::set<size_t> tail;

@@ -210,9 +210,9 @@ struct Settings {
     // number is raised.
     uint64_t loads_left = UINT64_MAX;
     // Number of failures left for each call: beginning and ending a capture, a launch within a
-    // capture, instantiating a graph and launching it.
+    // capture, reading and setting its dependencies, instantiating a graph and launching it.
     std::map<std::string, uint64_t> failing = {
-        {"fail_begin_capture", 0}, {"fail_captured_launch", 0}, {"fail_end_capture", 0}, {"fail_instantiate", 0}, {"fail_graph_launch", 0}};
+        {"fail_begin_capture", 0}, {"fail_captured_launch", 0}, {"fail_capture_info", 0}, {"fail_capture_dependencies", 0}, {"fail_end_capture", 0}, {"fail_instantiate", 0}, {"fail_graph_launch", 0}};
     // Settings of the libraries above the driver; 0 disables each. `cublaslt_create` and
     // `cublaslt_matmul` are the errors of these calls; `cublaslt_declines` makes the heuristic find
     // no algorithm; `cublaslt_major` is a version that differs from the file name's; `nvrtc_fails`

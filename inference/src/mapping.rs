@@ -41,19 +41,7 @@ impl MappedFile {
         Self::with(path, MapFlags::POPULATE)
     }
 
-    /// Maps the whole file, and starts reading it in the background; an access to a part that is
-    /// not read yet waits for it.
-    pub fn ahead(path: &Path) -> io::Result<Self> {
-        let mapping = Self::with(path, MapFlags::empty())?;
-        if mapping.len > 0 {
-            // SAFETY: `with` mapped exactly this range; the advice does not change its contents. If
-            // the advice fails, pages are read on access.
-            let _ = unsafe { madvise(mapping.start.as_ptr().cast(), mapping.len, Advice::WillNeed) };
-        }
-        Ok(mapping)
-    }
-
-    /// Maps the whole file; each part is read on its first access.
+    /// Maps the whole file; each part is read on its first access, or after [`Self::read_ahead`].
     pub fn unread(path: &Path) -> io::Result<Self> {
         Self::with(path, MapFlags::empty())
     }
@@ -70,6 +58,16 @@ impl MappedFile {
         let start = unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ, flags, &file, 0) }?;
         let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
         Ok(Self { start, len, identity })
+    }
+
+    /// Starts reading the file in the background; an access to a part that is not read yet waits for
+    /// it. Takes some microseconds per MiB even if the file is in the page cache.
+    pub fn read_ahead(&self) {
+        if self.len > 0 {
+            // SAFETY: the mapping is exactly this range; the advice does not change its contents. If
+            // the advice fails, pages are read on access.
+            let _ = unsafe { madvise(self.start.as_ptr().cast(), self.len, Advice::WillNeed) };
+        }
     }
 
     /// Identity of the file when it was mapped.

@@ -15,6 +15,7 @@ use anyhow::Result;
 use logging::LogArgs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::pin;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use weir_host::{Node, NodeConfig};
 
@@ -117,8 +118,10 @@ async fn serve(config: NodeConfig, init: InitArgs, work: ProjectWork, output: Ou
     let mut signals = Signals::new()?;
     let token_file = config.token_file.clone();
     let data = config.data.clone();
-    let of_nodes = config.cluster.as_ref().map(|cluster| NodeRenewal::of_node(&cluster.tls)).transpose()?;
-    let mut renewal = of_nodes.flatten();
+    let mut renewal = match &config.cluster {
+        Some(cluster) => NodeRenewal::from_config(&cluster.tls)?,
+        None => None,
+    };
     let Some(mut node) = start_node(config, init, &mut signals, output).await? else { return Ok(()) };
     let work = match project {
         None => None,
@@ -211,13 +214,15 @@ enum NodeEnd {
     Outdated,
 }
 
-/// Waits for the end of the node. On SIGHUP, a node with TLS reads its certificates again. Meanwhile,
-/// the files of the node are renewed.
-async fn until_end(
-    node: &Node,
-    signals: &mut Signals,
-    mut renewal: Option<&mut NodeRenewal>,
-) -> Result<NodeEnd> {
+/// Waits for the end of the node. On SIGHUP, a node with TLS reads its certificates again. Also renews the
+/// node's certificate files when they are due.
+async fn until_end(node: &Node, signals: &mut Signals, renewal: Option<&mut NodeRenewal>) -> Result<NodeEnd> {
+    let mut renewal = pin!(async {
+        match renewal {
+            Some(renewal) => renewal.run().await,
+            None => std::future::pending().await,
+        }
+    });
     // Without files to read again, SIGHUP ends the process as usual, such as when a terminal closes.
     let mut hangup = node.has_files_to_reload().then(|| signal(SignalKind::hangup())).transpose()?;
     loop {
@@ -227,17 +232,11 @@ async fn until_end(
                 None => std::future::pending().await,
             }
         };
-        let renewed = async {
-            match &mut renewal {
-                Some(renewal) => renewal.next().await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             () = signals.next() => return Ok(NodeEnd::Signal),
             () = node.until_outdated() => return Ok(NodeEnd::Outdated),
             // The node notices new files by itself.
-            () = renewed => {}
+            never = &mut renewal => match never {},
             Some(()) = reload => node.reload().await,
         }
     }

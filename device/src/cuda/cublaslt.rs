@@ -1,8 +1,8 @@
 //! Matrix products with NVIDIA's cuBLASLt, where it is installed.
 //!
 //! [`CublasLt`] is the opened library. [`Products`] is its handle for one context. A [`Gemm`] is
-//! one prepared shape of product: descriptors, and the algorithm that the library's heuristic
-//! selects, once for the lifetime of the product. A launch is one call that adds kernels to a
+//! one prepared shape of product: descriptors, and an algorithm. The library's heuristic selects the
+//! algorithm for the first product of a shape; later products use it again. A launch is one call that adds kernels to a
 //! stream, or to a graph that is being recorded.
 //!
 //! The library allocates no memory: the caller supplies the workspace of an algorithm, with a
@@ -40,7 +40,7 @@ pub struct Products {
     library: CublasLt,
     context: Arc<Context>,
     handle: cublasLtHandle_t,
-    /// Algorithms that the library has selected; `None` where it has none. Cleared when full.
+    /// Algorithms by shape; `None` if the library has no algorithm for the shape. Cleared when full.
     algorithms: Mutex<HashMap<AlgorithmKey, Option<SelectedAlgorithm>>>,
 }
 

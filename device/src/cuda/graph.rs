@@ -8,6 +8,7 @@ use cudarc::driver::sys::{
     CUgraph, CUgraphEdgeData, CUgraphExec, CUgraphNode, CUstreamCaptureMode_enum as CaptureMode,
     CUstreamCaptureStatus_enum as CaptureStatus, CUstreamUpdateCaptureDependencies_flags as Dependencies,
 };
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::{ptr, slice};
 
@@ -44,12 +45,15 @@ pub struct Recording<'a> {
     is_open: bool,
 }
 
-/// Piece of recorded work that later work can follow: the nodes of the graph that end it.
-#[derive(Debug, Default)]
-pub struct RecordedWork {
+/// Piece of recorded work that later work of the same recording can follow: the nodes of the graph that
+/// end it.
+#[derive(Debug)]
+pub struct RecordedWork<'r> {
     nodes: Vec<CUgraphNode>,
     /// The driver's data of the edge that starts at each node.
     edges: Vec<CUgraphEdgeData>,
+    /// The nodes live as long as the recording.
+    recording: PhantomData<&'r ()>,
 }
 
 impl Stream {
@@ -85,7 +89,7 @@ impl<'a> Recording<'a> {
 
     /// The work that the next piece follows unless [`Self::follow`] changes it: the piece recorded
     /// last.
-    pub fn last(&self) -> Result<RecordedWork, CudaError> {
+    pub fn last(&self) -> Result<RecordedWork<'_>, CudaError> {
         let mut status = CaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as u32;
         let mut nodes = ptr::null();
         let mut edges = ptr::null();
@@ -111,23 +115,26 @@ impl<'a> Recording<'a> {
         }
         // SAFETY: the driver's lists have this length, and are valid until the stream's next call.
         let (nodes, edges) = unsafe { (copied(nodes, count), copied(edges, count)) };
-        Ok(RecordedWork { nodes, edges })
+        Ok(RecordedWork { nodes, edges, recording: PhantomData })
     }
 
     /// Makes the next piece follow these pieces of the same recording, and no others. Without a
     /// piece, it can start at once.
-    pub fn follow<'w>(&self, pieces: impl IntoIterator<Item = &'w RecordedWork>) -> Result<(), CudaError> {
-        let mut before = RecordedWork::default();
+    pub fn follow<'r>(
+        &'r self,
+        pieces: impl IntoIterator<Item = &'r RecordedWork<'r>>,
+    ) -> Result<(), CudaError> {
+        let mut nodes = Vec::new();
+        let mut edges = Vec::new();
         for piece in pieces {
-            before.nodes.extend(&piece.nodes);
-            before.edges.extend(&piece.edges);
+            nodes.extend(&piece.nodes);
+            edges.extend(&piece.edges);
         }
-        let RecordedWork { mut nodes, edges } = before;
         let flags = Dependencies::CU_STREAM_SET_CAPTURE_DEPENDENCIES as u32;
         // Without edge data, all edges are full dependencies.
         let edges = if edges.len() == nodes.len() { edges.as_ptr() } else { ptr::null() };
-        // SAFETY: the handle is valid until the drop; the lists have the given length, and the driver
-        // copies them.
+        // SAFETY: the handle is valid until the drop; the nodes belong to a recording that is still open;
+        // the lists have the given length, and the driver copies them.
         self.stream.context().call(|driver| unsafe {
             let stream = self.stream.handle();
             driver.cuStreamUpdateCaptureDependencies_v2(stream, nodes.as_mut_ptr(), edges, nodes.len(), flags)

@@ -3,11 +3,12 @@
 //! New contents apply to new connections. Contents that cannot be used are reported, and the old
 //! ones stay in use.
 
-use crate::files::{Stamp, expiry_of, read_certificates, read_key};
+use crate::files::{Stamp, read_certificates, read_key, validity_of};
 use crate::{TlsConfig, TlsError, provider};
 use parking_lot::Mutex;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -110,7 +111,13 @@ impl Certificate {
     /// End of the certificate's validity, in seconds since 1970.
     #[must_use]
     pub fn expiry(&self) -> i64 {
-        self.current().cert.first().and_then(expiry_of).unwrap_or(0)
+        self.validity().end
+    }
+
+    /// The certificate's validity, in seconds since 1970.
+    #[must_use]
+    pub fn validity(&self) -> Range<i64> {
+        self.current().cert.first().and_then(validity_of).unwrap_or(0..0)
     }
 
     pub(crate) fn current(&self) -> Arc<CertifiedKey> {

@@ -4,6 +4,7 @@ use crate::TlsError;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use std::fs;
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use weir_storage::read_private_file;
@@ -45,30 +46,35 @@ pub(crate) fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> 
 
 /// End of a certificate's validity, in seconds since 1970; `None` if it is not a certificate.
 pub(crate) fn expiry_of(certificate: &CertificateDer<'_>) -> Option<i64> {
-    parse_der(certificate, read_expiry).ok()
+    validity_of(certificate).map(|validity| validity.end)
+}
+
+/// A certificate's validity, in seconds since 1970; `None` if it is not a certificate.
+pub(crate) fn validity_of(certificate: &CertificateDer<'_>) -> Option<Range<i64>> {
+    parse_der(certificate, read_validity).ok()
 }
 
 /// Reads `Certificate` of RFC 5280, section 4.1.
 #[expect(clippy::redundant_closure_for_method_calls, reason = "the method by its path has one lifetime only")]
-fn read_expiry(reader: BERReader<'_, '_>) -> ASN1Result<i64> {
+fn read_validity(reader: BERReader<'_, '_>) -> ASN1Result<Range<i64>> {
     reader.read_sequence(|certificate| {
-        let expiry = certificate.next().read_sequence(|fields| {
+        let validity = certificate.next().read_sequence(|fields| {
             // The version, which is optional, the serial number, the algorithm and the issuer.
             fields.read_optional(|field| field.read_tagged(Tag::context(0), |version| version.read_der()))?;
             for _ in 0..3 {
                 fields.next().read_der()?;
             }
-            let expiry = fields.next().read_sequence(|validity| {
-                validity.next().read_der()?;
-                read_time(validity.next())
+            let validity = fields.next().read_sequence(|times| {
+                let begin = read_time(times.next())?;
+                Ok(begin..read_time(times.next())?)
             })?;
             while fields.read_optional(|field| field.read_der())?.is_some() {}
-            Ok(expiry)
+            Ok(validity)
         })?;
         // The algorithm and the signature.
         certificate.next().read_der()?;
         certificate.next().read_der()?;
-        Ok(expiry)
+        Ok(validity)
     })
 }
 
@@ -131,9 +137,11 @@ mod tests {
     fn expiry_is_read_in_both_formats_of_time() {
         for (year, seconds) in [(2030, 1_893_456_000), (2060, 2_840_140_800)] {
             let mut params = CertificateParams::new(["node.example".to_owned()]).unwrap();
+            params.not_before = date_time_ymd(1975, 1, 1);
             params.not_after = date_time_ymd(year, 1, 1);
             let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
             assert_eq!(expiry_of(certificate.der()), Some(seconds));
+            assert_eq!(validity_of(certificate.der()), Some(157_766_400..seconds));
         }
         assert_eq!(expiry_of(&CertificateDer::from(&b"\x30\x03\x02\x01\x01"[..])), None);
     }

@@ -1,10 +1,10 @@
-//! Work ahead of its first use, in the background: [`AheadThread`].
+//! Background threads that prepare what later calls use: [`AheadThread`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle};
 
-/// Thread that works step by step. It ends after the last step or, when this handle is dropped, after
+/// Thread that repeats a step. It ends when the step returns false or, when this handle is dropped, after
 /// the current step.
 pub(crate) struct AheadThread {
     is_over: Arc<AtomicBool>,

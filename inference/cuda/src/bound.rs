@@ -133,7 +133,7 @@ impl Bound {
     pub(crate) unsafe fn capture(&self, stream: &Stream, arena: Span) -> Result<Graph, CudaError> {
         stream.capture(|recording| {
             let mut parameters = KernelParameters::default();
-            let mut recorded: Vec<RecordedWork> = Vec::with_capacity(self.steps.len());
+            let mut recorded: Vec<RecordedWork<'_>> = Vec::with_capacity(self.steps.len());
             for (step, followed) in self.steps.iter().zip(&self.order) {
                 recording.follow(followed.iter().filter_map(|before| recorded.get(*before)))?;
                 // SAFETY: as in `launch`; `order` orders all steps that use the same memory.

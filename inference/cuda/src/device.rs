@@ -4,7 +4,7 @@ use crate::chains::{Chains, CompilerConfig};
 use crate::elastic::Elastic;
 use crate::kernels::Kernels;
 use crate::products::{LibraryConfig, ProductLibrary};
-use crate::programs::Programs;
+use crate::programs::ProgramCache;
 use crate::slots::RunSlots;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -94,8 +94,8 @@ pub struct Gpu {
     pub(crate) verified: VerifiedFiles,
     /// cuBLASLt, if it is used.
     pub products: ProductLibrary,
-    /// Programs of models.
-    pub(crate) programs: Programs,
+    /// Compiled programs of models.
+    pub(crate) programs: ProgramCache,
     /// Compiled chains of elementwise operations.
     pub chains: Chains,
     /// Memory that all of the above take from.
@@ -154,7 +154,7 @@ impl Gpu {
             kernels,
             verified: VerifiedFiles::default(),
             products,
-            programs: Programs::default(),
+            programs: ProgramCache::default(),
             chains,
             pool,
             context,

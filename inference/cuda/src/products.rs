@@ -64,8 +64,8 @@ impl ProductLibrary {
         }
     }
 
-    /// Prepares a product of each element type in the background: the library takes some tens of
-    /// milliseconds for the first product of a type.
+    /// Prepares a product of each element type in the background: the library takes up to
+    /// 100 ms for the first product of a type.
     pub(crate) fn prepare_ahead(&mut self) {
         let Some(products) = self.products.clone() else { return };
         let mut types =
@@ -106,7 +106,7 @@ impl ProductLibrary {
     }
 }
 
-/// Product of any size, for the preparation of the library.
+/// Small matrix product, which is prepared only to initialise the library.
 fn small_product(element_type: ElementType, tf32: bool) -> ProductShape {
     const SIZE: u32 = 64;
     let matrix = ProductMatrix { transposed: false, row_stride: SIZE, batch_stride: 0, alignment_bytes: 16 };

@@ -1,18 +1,21 @@
-//! Compiled programs of a device: [`Programs`].
+//! Compiled programs of a device: [`ProgramCache`].
 
 use crate::program::{ModelProgramError, Program};
+use bytes::Bytes;
 use moka::sync::Cache;
 use std::sync::Arc;
 use weir_types::{ContentHash, Precision, Shape};
 
 /// Maximum size of all programs of a device.
 const BYTES_MAX: u64 = 64 << 20;
+/// Approximate size of a program without steps and constants, with its key.
+const PROGRAM_BYTES: usize = 4 << 10;
 /// Approximate size of a step with its arguments.
 const STEP_BYTES: usize = 1 << 10;
 
-/// Programs that were compiled lately. A model that is loaded again, and another model with the
-/// same graph, needs no second compilation, which takes some milliseconds.
-pub(crate) struct Programs(Cache<ProgramKey, Arc<Program>>);
+/// Cache of compiled programs. Compilation takes some milliseconds; a model that is loaded again, or
+/// that has the graph of another model, uses the program again.
+pub(crate) struct ProgramCache(Cache<ProgramKey, Arc<Program>>);
 
 /// Everything that a program depends on, on one device.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -24,7 +27,7 @@ pub(crate) struct ProgramKey {
     pub(crate) shapes: Vec<Shape>,
 }
 
-impl Default for Programs {
+impl Default for ProgramCache {
     fn default() -> Self {
         let weigher =
             |_: &ProgramKey, program: &Arc<Program>| u32::try_from(bytes(program)).unwrap_or(u32::MAX);
@@ -32,20 +35,26 @@ impl Default for Programs {
     }
 }
 
-impl Programs {
+impl ProgramCache {
     /// Returns the program for a key, and compiles it first if it is not there.
     pub(crate) fn get(
         &self,
         key: ProgramKey,
         compile: impl FnOnce() -> Result<Program, ModelProgramError>,
     ) -> Result<Arc<Program>, ModelProgramError> {
-        let made = self.0.try_get_with(key, || compile().map(Arc::new));
+        let compile = || {
+            let mut program = compile()?;
+            // The constants are slices of the model's file, which would stay in memory as a whole.
+            program.constants.iter_mut().for_each(|bytes| *bytes = Bytes::copy_from_slice(bytes));
+            Ok(Arc::new(program))
+        };
+        let made = self.0.try_get_with(key, compile);
         made.map_err(|error: Arc<ModelProgramError>| error.as_ref().clone())
     }
 }
 
 /// Returns the approximate size of a program in bytes.
 fn bytes(program: &Program) -> usize {
-    let constants: usize = program.constants.iter().map(bytes::Bytes::len).sum();
-    constants + (program.prologue.len() + program.steps.len()) * STEP_BYTES
+    let constants: usize = program.constants.iter().map(Bytes::len).sum();
+    PROGRAM_BYTES + constants + (program.prologue.len() + program.steps.len()) * STEP_BYTES
 }

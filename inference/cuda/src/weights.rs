@@ -3,6 +3,7 @@
 mod files;
 use files::WeightFile;
 
+use crate::ahead::AheadThread;
 use crate::device::Gpu;
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -35,6 +36,8 @@ pub struct Weights {
     /// Weights from files that were missing in the pinned cache, kept until [`Self::pin`].
     unpinned: Mutex<Vec<(ContentHash, Bytes)>>,
     lookups: PinnedLookups,
+    /// Reads the files ahead of the transfer.
+    _read_ahead: Option<AheadThread>,
 }
 
 /// Bytes of the weights that a load copied to the device, by their place in host memory.
@@ -53,6 +56,8 @@ struct WeightFiles {
     mapped: Vec<(ContentHash, Arc<MappedFile>)>,
     /// Weights that were missing in the pinned cache.
     unpinned: Vec<(ContentHash, Bytes)>,
+    /// Files that the transfer reads, in its order.
+    transferred: Vec<Arc<MappedFile>>,
     /// Lookups of weights that the device lacks.
     lookups: PinnedLookups,
 }
@@ -126,6 +131,8 @@ impl Weights {
         }
         gpu.make_room_for_weights(missing_bytes);
         let held = gpu.tensors.acquire(groups)?.into_iter().flatten();
+        // The transfer starts first: to read ahead takes time even if the files are in the page cache.
+        let read_ahead = read_ahead(files.transferred);
         let mut by_index: Vec<_> = order.into_iter().zip(held).collect();
         by_index.sort_unstable_by_key(|(index, _)| *index);
         let tensors: Vec<_> = by_index.into_iter().map(|(_, tensor)| tensor).collect();
@@ -135,7 +142,8 @@ impl Weights {
         let check = Some(gpu.verified.check(files.mapped)?);
         let are_there = AtomicBool::new(false);
         let unpinned = Mutex::new(files.unpinned);
-        Ok(Self { tensors, are_there, check, unpinned, lookups: files.lookups })
+        let lookups = files.lookups;
+        Ok(Self { tensors, are_there, check, unpinned, lookups, _read_ahead: read_ahead })
     }
 
     /// Creates the weights of a graph without weights.
@@ -144,7 +152,7 @@ impl Weights {
         let unpinned = Mutex::default();
         let are_there = AtomicBool::new(true);
         let lookups = PinnedLookups::default();
-        Self { tensors, are_there, check: None, unpinned, lookups }
+        Self { tensors, are_there, check: None, unpinned, lookups, _read_ahead: None }
     }
 
     /// Blocks until all weights have arrived.
@@ -240,6 +248,9 @@ impl WeightFiles {
                     let PinnedLookups { hit_bytes, miss_bytes } = &mut self.lookups;
                     *(if copy.is_some() { hit_bytes } else { miss_bytes }) += weight.bytes() as u64;
                 }
+                if !is_loaded && copy.is_none() {
+                    self.transferred.push(file.clone());
+                }
                 copy.map_or_else(|| self.unpinned(hash, file), CopySource::Pinned)
             }
         };
@@ -256,6 +267,21 @@ impl WeightFiles {
         self.unpinned.push((hash, bytes.clone()));
         CopySource::Pageable(bytes)
     }
+}
+
+/// Starts reading files in their order, in the background.
+fn read_ahead(files: Vec<Arc<MappedFile>>) -> Option<AheadThread> {
+    if files.is_empty() {
+        return None;
+    }
+    let mut files = files.into_iter();
+    let step = move || {
+        files.next().is_some_and(|file| {
+            file.read_ahead();
+            true
+        })
+    };
+    AheadThread::start("weir-read-ahead", step)
 }
 
 impl AsRef<[u8]> for Mapped {

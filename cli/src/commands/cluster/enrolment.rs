@@ -9,7 +9,7 @@ mod files;
 mod token;
 mod trust;
 
-pub(super) use files::{Enrolled, NodeFiles};
+pub(super) use files::{EnrolmentFiles, EnrolmentResult};
 pub(super) use token::JoinToken;
 pub(super) use trust::PinnedAuthority;
 

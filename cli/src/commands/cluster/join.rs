@@ -2,8 +2,8 @@
 
 use super::ca::write;
 use super::enrolment::{
-    ANSWER_BYTES_MAX, Enrolled, EnrolmentAnswer, EnrolmentRequest, JoinToken, NodeFiles, PORT, PROTOCOL,
-    PinnedAuthority, PublicKey, provider, receive, send,
+    ANSWER_BYTES_MAX, EnrolmentAnswer, EnrolmentFiles, EnrolmentRequest, EnrolmentResult, JoinToken, PORT,
+    PROTOCOL, PinnedAuthority, PublicKey, provider, receive, send,
 };
 use crate::commands::CommandContext;
 use crate::error::{Exit, Problem};
@@ -56,7 +56,7 @@ pub(super) struct JoinArgs {
 }
 
 pub(super) async fn join(args: &JoinArgs, context: &CommandContext) -> Result<()> {
-    let files = NodeFiles::in_folder(&args.folder);
+    let files = EnrolmentFiles::in_folder(&args.folder);
     if files.certificate.exists() {
         let message = format!("{} has a certificate already", args.folder.display());
         let hint = "`weir cluster renew` renews it; --folder picks another folder";
@@ -89,7 +89,7 @@ pub(super) async fn join(args: &JoinArgs, context: &CommandContext) -> Result<()
     // Last: with it, the folder is complete.
     write(&files.certificate, 0o644, &certificate)?;
     let written = [&files.ca, &files.crl, &files.certificate, &files.key].map(PathBuf::clone);
-    context.output.result(&files.enrolled(written.to_vec())?, Enrolled::text)?;
+    context.output.result(&files.enrolled(written.to_vec())?, EnrolmentResult::text)?;
     context.output.note(format_args!("settings for weir.toml:\n\n{}", files.settings(&args.authority)));
     Ok(())
 }

@@ -17,6 +17,8 @@ const READY_TIME_MAX: Duration = Duration::from_secs(60);
 /// Maximum number of starts of etcd: another process may take a port between its choice and etcd's
 /// start, and etcd then exits.
 const ETCD_STARTS_MAX: usize = 3;
+/// Time in which etcd exits if a port is taken.
+const ETCD_EXIT_TIME: Duration = Duration::from_millis(500);
 /// Interval between readiness checks.
 const READY_ASKED_EVERY: Duration = Duration::from_millis(50);
 
@@ -70,7 +72,8 @@ impl EtcdProcess {
             _ = etcd.child.wait() => return Ok(None),
         }
         // The connection may have reached the process that has taken the port.
-        Ok(etcd.child.try_wait()?.is_none().then_some(etcd))
+        let exited = timeout(ETCD_EXIT_TIME, etcd.child.wait()).await.is_ok();
+        Ok((!exited).then_some(etcd))
     }
 
     /// The datastore URL.

@@ -228,7 +228,7 @@ fn issue(folder: &Path) -> NodeIdentity {
         ca: write("ca.pem", authority.pem()),
         certificate: write("certificate.pem", certificate.pem()),
         key: write("key.pem", key.serialize_pem()),
-        crl: None,
+        ..NodeTlsConfig::default()
     };
     NodeIdentity::load(&config).unwrap().unwrap()
 }

@@ -4,19 +4,26 @@ use crate::program::StepMemory;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Branches must make the longest sequence of steps shorter than this percentage of all steps. Otherwise
-/// they gain nothing, and concurrent kernels can slow each other down (docs/measurements.md, "Branches of
-/// a graph").
+/// Maximum length of the longest sequence of a graph with branches, in per cent of all steps. Longer
+/// sequences gain nothing from branches, and concurrent kernels can slow each other down
+/// (docs/measurements.md, "Branches of a graph").
 const LONGEST_PERCENT_MAX: usize = 90;
 
+/// Maximum number of steps of a graph with branches: the memory for the order is quadratic in it, 4 MiB
+/// at most.
+const BRANCHED_STEPS_MAX: usize = 8_192;
+
 /// Returns for each step the steps that it follows directly in a graph.
-pub(super) fn graph_order<'a>(steps: impl IntoIterator<Item = &'a StepMemory>) -> Vec<Vec<usize>> {
-    let mut order = StepOrder::default();
-    let followed: Vec<Vec<usize>> = steps.into_iter().map(|memory| order.add(memory)).collect();
-    if longest(&followed) * 100 < followed.len() * LONGEST_PERCENT_MAX {
-        return followed;
+pub(super) fn graph_order<'a>(steps: impl ExactSizeIterator<Item = &'a StepMemory>) -> Vec<Vec<usize>> {
+    let len = steps.len();
+    if len <= BRANCHED_STEPS_MAX {
+        let mut order = StepOrder::default();
+        let followed: Vec<Vec<usize>> = steps.map(|memory| order.add(memory)).collect();
+        if longest(&followed) * 100 < len * LONGEST_PERCENT_MAX {
+            return followed;
+        }
     }
-    (0..followed.len()).map(|step| step.checked_sub(1).into_iter().collect()).collect()
+    (0..len).map(|step| step.checked_sub(1).into_iter().collect()).collect()
 }
 
 /// Returns the number of steps of the longest sequence.
@@ -37,14 +44,14 @@ fn longest(followed: &[Vec<usize>]) -> usize {
 #[derive(Default)]
 struct StepOrder {
     /// Parts of the arena that the same steps use, by first byte. They do not overlap.
-    parts: BTreeMap<u64, Part>,
+    parts: BTreeMap<u64, ArenaRange>,
     /// For each step, all steps before it, directly or through others.
     before: Vec<StepSet>,
 }
 
-/// Part of the arena.
+/// ArenaRange of the arena.
 #[derive(Clone)]
-struct Part {
+struct ArenaRange {
     end: u64,
     /// The last step that wrote it.
     writer: Option<usize>,
@@ -91,7 +98,7 @@ impl StepOrder {
     }
 
     /// Returns the parts that make up a range, each of which lies in the range.
-    fn parts(&mut self, range: &Range<u64>) -> impl Iterator<Item = &mut Part> {
+    fn parts(&mut self, range: &Range<u64>) -> impl Iterator<Item = &mut ArenaRange> {
         self.split(range.start);
         self.split(range.end);
         let mut gaps = Vec::new();
@@ -102,7 +109,7 @@ impl StepOrder {
         }
         gaps.push(end..range.end);
         for gap in gaps.into_iter().filter(|gap| !gap.is_empty()) {
-            self.parts.insert(gap.start, Part { end: gap.end, writer: None, readers: Vec::new() });
+            self.parts.insert(gap.start, ArenaRange { end: gap.end, writer: None, readers: Vec::new() });
         }
         self.parts.range_mut(range.clone()).map(|(_, part)| part)
     }
@@ -162,8 +169,8 @@ mod tests {
             step(&[0..8], &[24..32]),
             step(&[8..16, 16..24, 24..32], &[32..40]),
         ];
-        assert_eq!(graph_order(&steps), [vec![], vec![], vec![], vec![2, 1, 0]]);
-        assert_eq!(graph_order(&steps), required(&steps));
+        assert_eq!(graph_order(steps.iter()), [vec![], vec![], vec![], vec![2, 1, 0]]);
+        assert_eq!(graph_order(steps.iter()), required(&steps));
     }
 
     #[test]
@@ -184,9 +191,9 @@ mod tests {
         steps.push(step(&[], &[8..16]));
         let sequence: Vec<Vec<usize>> =
             (0..20).map(|step: usize| step.checked_sub(1).into_iter().collect()).collect();
-        assert_eq!(graph_order(&steps), sequence);
+        assert_eq!(graph_order(steps.iter()), sequence);
         steps.extend([step(&[], &[16..24]), step(&[], &[24..32])]);
-        assert_eq!(graph_order(&steps), required(&steps));
+        assert_eq!(graph_order(steps.iter()), required(&steps));
     }
 
     fn ranges() -> impl Strategy<Value = Vec<Range<u64>>> {

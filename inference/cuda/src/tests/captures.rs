@@ -11,9 +11,11 @@ use weir_graph::{
 };
 
 /// Driver calls that can fail during the capture and launch of a graph.
-const FAILURES: [&str; 5] = [
+const FAILURES: [&str; 7] = [
     "fail_begin_capture",
     "fail_captured_launch",
+    "fail_capture_info",
+    "fail_capture_dependencies",
     "fail_end_capture",
     "fail_instantiate",
     "fail_graph_launch",

@@ -28,7 +28,7 @@ pub(super) struct WeightFile {
 }
 
 /// Opens the files of `weights` in `blobs`, in their order. `None` stands for a weight without a
-/// file. Files with a copy in the pinned cache are not read.
+/// file. No file is read.
 pub(super) fn open(
     weights: &[&ModelWeight],
     blobs: &Path,
@@ -58,7 +58,6 @@ fn open_one(
     let WeightData::Elsewhere(hash) = &weight.data else { return Ok(None) };
     let path = blobs.join(hash.to_string());
     let copy = pinned.get(hash);
-    let file = if copy.is_some() { MappedFile::unread(&path) } else { MappedFile::ahead(&path) };
-    let file = file.map_err(|source| WeightsError::File { hash: *hash, source })?;
+    let file = MappedFile::unread(&path).map_err(|source| WeightsError::File { hash: *hash, source })?;
     Ok(Some(WeightFile { hash: *hash, file: Arc::new(file), copy }))
 }

@@ -85,7 +85,7 @@ fn from_host_memory(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), 
     std::fs::write(&file, &contents).map_err(|error| host(&error))?;
     // A new mapping for each load, as in a worker: each load has the page faults.
     let in_file = || {
-        let mapping = MappedFile::ahead(&file).map_err(|error| host(&error))?;
+        let mapping = MappedFile::unread(&file).map_err(|error| host(&error))?;
         Ok(CopySource::Pageable(Bytes::from_owner(mapping)))
     };
     let hash = ContentHash::from_content(&contents);

@@ -1,13 +1,14 @@
-//! Files of a node in a cluster with a certificate authority: [`NodeFiles`].
+//! Files of a node in a cluster with a certificate authority: [`EnrolmentFiles`].
 
 use crate::output::time;
 use anyhow::Result;
 use serde::Serialize;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use weir_tls::{Certificate, CertificateFiles, NodeTlsConfig};
 
 /// PEM files of a node.
-pub(crate) struct NodeFiles {
+pub(crate) struct EnrolmentFiles {
     /// The authority's certificate.
     pub(crate) ca: PathBuf,
     /// The authority's revocation list.
@@ -20,12 +21,12 @@ pub(crate) struct NodeFiles {
 
 /// Files that an exchange with the authority has written.
 #[derive(Debug, Serialize)]
-pub(crate) struct Enrolled {
+pub(crate) struct EnrolmentResult {
     files: Vec<PathBuf>,
     expires_at_ms: u64,
 }
 
-impl NodeFiles {
+impl EnrolmentFiles {
     /// The files that `weir cluster join` writes to a folder.
     pub(crate) fn in_folder(folder: &Path) -> Self {
         let [ca, crl, certificate, key] =
@@ -34,15 +35,15 @@ impl NodeFiles {
     }
 
     /// The files that the settings of a node name. `None` if one is missing.
-    pub(crate) fn of_node(config: &NodeTlsConfig) -> Option<Self> {
+    pub(crate) fn from_config(config: &NodeTlsConfig) -> Option<Self> {
         let NodeTlsConfig { ca, crl, certificate, key, .. } = config.clone();
         Some(Self { ca: ca?, crl: crl?, certificate: certificate?, key: key? })
     }
 
-    /// End of the certificate's validity, in seconds since 1970.
-    pub(crate) fn expiry_s(&self) -> Result<i64> {
+    /// The certificate's validity, in seconds since 1970.
+    pub(crate) fn validity_s(&self) -> Result<Range<i64>> {
         let files = CertificateFiles { certificate: self.certificate.clone(), key: self.key.clone() };
-        Ok(Certificate::load(files)?.expiry())
+        Ok(Certificate::load(files)?.validity())
     }
 
     /// Settings of a node with these files, which renews them at `authority`.
@@ -58,13 +59,13 @@ impl NodeFiles {
         format!("[node.cluster.tls]\n{}", lines.concat())
     }
 
-    pub(crate) fn enrolled(&self, files: Vec<PathBuf>) -> Result<Enrolled> {
-        let expiry_s = u64::try_from(self.expiry_s()?).unwrap_or(0);
-        Ok(Enrolled { files, expires_at_ms: expiry_s.saturating_mul(1_000) })
+    pub(crate) fn enrolled(&self, files: Vec<PathBuf>) -> Result<EnrolmentResult> {
+        let expiry_s = u64::try_from(self.validity_s()?.end).unwrap_or(0);
+        Ok(EnrolmentResult { files, expires_at_ms: expiry_s.saturating_mul(1_000) })
     }
 }
 
-impl Enrolled {
+impl EnrolmentResult {
     /// Text for the terminal.
     pub(crate) fn text(&self) -> String {
         let files = self.files.iter().map(|file| format!("wrote {}\n", file.display()));
