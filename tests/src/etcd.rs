@@ -177,7 +177,7 @@ impl Etcd {
     pub async fn listening(&mut self) {
         let began = Instant::now();
         while tokio::net::TcpStream::connect(self.host()).await.is_err() {
-            let ended = self.process.as_mut().map(|process| process.try_wait());
+            let ended = self.process.as_mut().map(Child::try_wait);
             let runs = matches!(ended, Some(Ok(None))) && began.elapsed() < LISTENING_TIME_MAX;
             assert!(runs, "etcd does not listen ({ended:?}); it said:\n{}", self.log());
             tokio::time::sleep(Duration::from_millis(2)).await;
