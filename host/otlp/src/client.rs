@@ -89,7 +89,7 @@ struct PartialSuccess {
 impl Client {
     pub(crate) fn new(endpoint: Endpoint, timeout: Duration) -> Result<Self, OtlpError> {
         let Endpoint { url, protocol, mut headers, ca } = endpoint;
-        let base = reqwest::Url::parse(&url).ok().filter(|url| url.has_host());
+        let base = reqwest::Url::parse(&url).ok().filter(reqwest::Url::has_host);
         let base = base.filter(|url| matches!(url.scheme(), "http" | "https"));
         let base = base.ok_or_else(|| OtlpError::Endpoint(url))?;
         let target = |grpc: &str, http: &str| {

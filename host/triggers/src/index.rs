@@ -71,6 +71,7 @@ pub(crate) struct DueTrigger {
 
 /// Next action of the work loop.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a result that is used at once and never stored")]
 pub(crate) enum NextTick {
     Due(DueTrigger),
     /// Call again at this time, in Unix milliseconds.

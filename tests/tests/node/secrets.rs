@@ -59,7 +59,7 @@ async fn function_gets_the_value_and_no_file_answer_or_log_has_it() {
     assert_eq!(mark(&node, "/fn/f").await, VALUE);
 
     let shown: Secret = node.get("/v1/secrets/api-key").await.ok().json();
-    assert_eq!(shown.functions.iter().map(|name| name.as_str()).collect::<Vec<_>>(), ["f"]);
+    assert_eq!(shown.functions.iter().map(weir_types::Name::as_str).collect::<Vec<_>>(), ["f"]);
     assert_eq!(node.get("/v1/secrets").await.ok().json::<Vec<Secret>>(), [shown]);
     let manifest = node.function("f").await.unwrap().active.manifest;
     assert_eq!(serde_json::to_value(&manifest.secrets).unwrap(), json!({"MARK": "api-key"}));

@@ -32,6 +32,7 @@ fn every(every_ms: u64) -> Value {
 }
 
 /// A spec with other settings.
+#[expect(clippy::needless_pass_by_value, reason = "callers pass literals")]
 fn with(mut spec: Value, settings: Value) -> Value {
     spec.as_object_mut().unwrap().extend(settings.as_object().unwrap().clone());
     spec

@@ -46,7 +46,7 @@ impl ModelCanary {
 impl Models {
     /// The versions of a model with a role.
     pub fn roles(&self, tenant: &TenantId, name: &Name) -> ModelRoles {
-        self.read_known().versions(tenant, name).map(|versions| versions.roles()).unwrap_or_default()
+        self.read_known().versions(tenant, name).map(ModelVersions::roles).unwrap_or_default()
     }
 
     /// The canaries of all tenants, with the active versions beside them.
@@ -242,7 +242,7 @@ impl Models {
     }
 
     pub(super) fn stored_head(&self, tenant: &TenantId, name: &Name) -> StoredHead {
-        self.read_known().versions(tenant, name).map(|versions| versions.head()).unwrap_or_default()
+        self.read_known().versions(tenant, name).map(ModelVersions::head).unwrap_or_default()
     }
 }
 

@@ -69,7 +69,7 @@ impl CronExpression {
         let text = alias.map_or(text, |alias| alias.1);
         let fields: Vec<&str> = text.split_ascii_whitespace().collect();
         let (seconds, rest) = match fields[..] {
-            [ref rest @ ..] if rest.len() == 5 => ("0", rest),
+            ref rest if rest.len() == 5 => ("0", rest),
             [seconds, ref rest @ ..] if rest.len() == 5 => (seconds, rest),
             _ => {
                 return Err(format!(
@@ -138,8 +138,7 @@ impl CronExpression {
 
     /// The first matching time of a day that is not before `from`.
     fn next_time(&self, from: Time) -> Option<Time> {
-        let [hour, minute, second] =
-            [from.hour(), from.minute(), from.second()].map(|value| value.unsigned_abs());
+        let [hour, minute, second] = [from.hour(), from.minute(), from.second()].map(i8::unsigned_abs);
         if self.hours.has(hour) {
             if self.minutes.has(minute)
                 && let Some(second) = self.seconds.at_least(second)

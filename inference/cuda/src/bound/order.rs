@@ -148,6 +148,7 @@ impl StepSet {
 }
 
 #[cfg(test)]
+#[expect(clippy::single_range_in_vec_init, reason = "lists of ranges, some with one range")]
 mod tests {
     use super::*;
     use proptest::prelude::*;
