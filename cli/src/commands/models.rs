@@ -92,7 +92,7 @@ pub(crate) fn run(args: ModelsArgs, context: &CommandContext) -> Result<()> {
     let models = Collection::open("models", &args.client, context)?;
     match args.action.unwrap_or(ModelAction::List) {
         ModelAction::List => models.list(list),
-        ModelAction::Push(args) => push::run(args, &models),
+        ModelAction::Push(args) => push::run(&args, &models),
         ModelAction::Pull(args) => pull::run(args, &models),
         ModelAction::Show(args) => models.show(&args, with_versions, details),
         ModelAction::Run(args) => run::run(&args, &models.client, context),

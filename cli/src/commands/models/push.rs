@@ -42,7 +42,7 @@ pub(super) struct UploadArgs {
     settings: ModelSettingsArgs,
 }
 
-pub(super) fn run(args: PushArgs, models: &Collection) -> Result<()> {
+pub(super) fn run(args: &PushArgs, models: &Collection) -> Result<()> {
     args.upload.push(&args.name, &args.file, models)
 }
 

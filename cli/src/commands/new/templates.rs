@@ -3,7 +3,6 @@
 use anyhow::{Context as _, Result};
 use lzma_rust2::XzReader;
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
@@ -23,7 +22,7 @@ pub(super) fn unpack() -> Result<BTreeMap<String, Template>> {
         let mut text = String::new();
         entry.read_to_string(&mut text).with_context(|| format!("{} is no text", path.display()))?;
         let mut parts = path.components();
-        let folder = parts.next().map(|part| part.as_os_str()).and_then(OsStr::to_str);
+        let folder = parts.next().and_then(|part| part.as_os_str().to_str());
         let folder = folder.with_context(|| format!("{} is in no template", path.display()))?;
         let inside: &Path = parts.as_path();
         templates.entry(folder.to_owned()).or_default().push((inside.to_owned(), text));
