@@ -2,7 +2,8 @@
 //!
 //! [`CublasLt`] is the opened library. [`Products`] is its handle for one context. A [`Gemm`] is
 //! one prepared shape of product: descriptors, and an algorithm. The library's heuristic selects the
-//! algorithm for the first product of a shape; later products use it again. A launch is one call that adds kernels to a
+//! algorithm for the first product of a shape; later products use it again. A launch is one call that
+//! adds kernels to a
 //! stream, or to a graph that is being recorded.
 //!
 //! The library allocates no memory: the caller supplies the workspace of an algorithm, with a

@@ -161,7 +161,7 @@ impl Gemm {
         Ok(selected.map(|selected| Self { descriptor, left, right, output, selected, shape, products }))
     }
 
-    /// Size of the workspace that the selected algorithm uses; 0 for most products.
+    /// Size of the workspace that the selected algorithm uses; can be 0.
     #[must_use]
     pub fn workspace_bytes(&self) -> u64 {
         self.selected.workspace_bytes as u64

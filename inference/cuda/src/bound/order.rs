@@ -38,24 +38,24 @@ fn longest(followed: &[Vec<usize>]) -> usize {
 
 /// The order in which steps may use the arena. Steps that are not ordered may run concurrently.
 ///
-/// A step follows the last step that wrote what it reads or overwrites, and all steps that have
-/// read since then what it overwrites. The arena is packed, so two values that use the same bytes
-/// one after the other order their steps, too.
+/// For each byte that a step reads, the step follows the last writer of the byte. For each byte that it
+/// writes, it follows the last writer and all later readers. Values can share bytes of the arena, one
+/// value after the other; this also orders the steps of these values.
 #[derive(Default)]
 struct StepOrder {
-    /// Parts of the arena that the same steps use, by first byte. They do not overlap.
+    /// Ranges of the arena by their first byte. They do not overlap.
     parts: BTreeMap<u64, ArenaRange>,
     /// For each step, all steps before it, directly or through others.
     before: Vec<StepSet>,
 }
 
-/// ArenaRange of the arena.
+/// Range of bytes of the arena.
 #[derive(Clone)]
 struct ArenaRange {
     end: u64,
-    /// The last step that wrote it.
+    /// The last step that wrote the range.
     writer: Option<usize>,
-    /// Steps that have read it since.
+    /// Steps that have read the range since the last write.
     readers: Vec<usize>,
 }
 
@@ -206,8 +206,8 @@ mod tests {
     }
 
     proptest! {
-        /// Two steps are ordered if one of them writes what the other reads or writes, and only if
-        /// a chain of such steps connects them.
+        /// Two steps conflict if they use the same byte and at least one of them writes it. Steps are
+        /// ordered exactly if a chain of conflicts connects them.
         #[test]
         fn exactly_the_conflicting_steps_are_ordered(
             steps in prop::collection::vec((ranges(), ranges()), 1..14)
