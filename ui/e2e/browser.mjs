@@ -60,6 +60,15 @@ export async function inspect(page, name) {
   assert.ok(excess <= 0, `${name} is ${excess} px wider than the window`);
 }
 
+/** Repeats `check` until it holds; what a node counts after its reply is seen a moment later. */
+export async function eventually(expected, check) {
+  const deadline = Date.now() + PATIENCE_MS;
+  while (!(await check())) {
+    assert.ok(Date.now() < deadline, `${expected} was not seen`);
+    await new Promise((resolve) => { setTimeout(resolve, 50); });
+  }
+}
+
 export const card = (page, name) => page.getByRole('region', { name, exact: true });
 
 /**
