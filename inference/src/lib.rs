@@ -76,6 +76,9 @@ pub use integrity::{IntegrityCheck, IntegrityError, VerifiedFiles};
 mod staging;
 pub use staging::FileBytes;
 
+mod generated_inputs;
+pub use generated_inputs::{GeneratedInputs, InputsError};
+
 mod footprint;
 pub use footprint::{Footprint, SharedPart};
 

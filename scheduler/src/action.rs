@@ -39,6 +39,25 @@ pub enum Action {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         alternatives: Vec<Alternative>,
     },
+    /// Load a required model, and keep it in memory until [`Release`](Self::Release). The node loads
+    /// the model again if the device loses it.
+    Load {
+        /// The device.
+        device: DeviceId,
+        /// The model; it may be in memory already.
+        model: ModelId,
+        /// Models that the device may evict from now on, as in [`Start`](Self::Start).
+        evict: Vec<ModelId>,
+    },
+    /// Keep a required model no longer: the model stays in memory until its room is needed, or until
+    /// it was unused for too long. The node answers with
+    /// [`Event::Released`](crate::Event::Released); until then, the room counts as taken.
+    Release {
+        /// The device.
+        device: DeviceId,
+        /// The model.
+        model: ModelId,
+    },
     /// Send [`Event::Woken`](crate::Event::Woken) at this time. Replaces an earlier request.
     WakeAt(u64),
 }

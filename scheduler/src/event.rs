@@ -135,6 +135,28 @@ pub enum Event {
         /// Memory for models from now on.
         capacity_bytes: u64,
     },
+    /// Replaces the list of models of which devices are to have copies in memory at all times. The
+    /// scheduler takes the first [`RequiredModel::MODELS_MAX`] models.
+    Required {
+        /// The models, each once.
+        models: Vec<RequiredModel>,
+    },
+    /// A device has ended its obligation to keep a model, as [`Action::Release`](crate::Action::Release)
+    /// demanded. Loads of the model that began before were reported before.
+    Released {
+        /// The device.
+        device: DeviceId,
+        /// The model.
+        model: ModelId,
+    },
+    /// A device could not load a model that [`Action::Load`](crate::Action::Load) named. Its copy is
+    /// required elsewhere, or here again after [`RequiredModel::RETRY_NS`].
+    LoadFailed {
+        /// The device.
+        device: DeviceId,
+        /// The model.
+        model: ModelId,
+    },
     /// Nodes are about to report the invocations that run on them. Until
     /// [`Resumed`](Self::Resumed), the scheduler places and rejects no invocation; arrivals wait.
     Paused,
@@ -237,6 +259,22 @@ pub struct ModelDemand {
     /// The parts of [`bytes`](Self::bytes) that other models may share.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Part>,
+}
+
+/// A model of which devices have copies in memory at all times.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequiredModel {
+    /// The model.
+    pub demand: ModelDemand,
+    /// Minimum number of devices with the model in memory.
+    pub copies_min: u32,
+}
+
+impl RequiredModel {
+    /// Maximum number of required models of a cluster.
+    pub const MODELS_MAX: usize = 1_024;
+    /// Time after which a device that failed to load a required model is considered again.
+    pub const RETRY_NS: u64 = 60_000_000_000;
 }
 
 /// Weights that a device's memory holds once, whatever the number of models there that contain

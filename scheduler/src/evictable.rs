@@ -1,7 +1,7 @@
 //! The node's side of [`Action::Start`](crate::Action::Start)'s `evict`: the models that a device
 //! may evict now.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use weir_types::{InvocationId, ModelId};
 
 /// The eviction list of one device. The driver reports every start and end on the device, and asks
@@ -15,7 +15,9 @@ pub struct Evictable {
     /// In order of eviction.
     allowed: Vec<ModelId>,
     grants: HashMap<InvocationId, Vec<ModelId>>,
+    /// Number of invocations that hold a grant of a model, and one more if the model is required.
     granted: HashMap<ModelId, u32>,
+    required: BTreeSet<ModelId>,
 }
 
 impl Evictable {
@@ -47,6 +49,34 @@ impl Evictable {
         }
     }
 
+    /// Keeps a model until [`release_required`](Self::release_required), and allows `evict` to be
+    /// evicted.
+    pub fn require(&mut self, model: ModelId, evict: Vec<ModelId>) {
+        self.allow(evict);
+        self.allowed.retain(|allowed| *allowed != model);
+        if self.required.insert(model.clone()) {
+            *self.granted.entry(model).or_default() += 1;
+        }
+    }
+
+    /// Keeps a required model no longer. Returns false if it was not required.
+    pub fn release_required(&mut self, model: &ModelId) -> bool {
+        let Some(model) = self.required.take(model) else { return false };
+        self.release(vec![model]);
+        true
+    }
+
+    /// Whether a model is required.
+    #[must_use]
+    pub fn is_required(&self, model: &ModelId) -> bool {
+        self.required.contains(model)
+    }
+
+    /// The required models.
+    pub fn required(&self) -> impl Iterator<Item = &ModelId> {
+        self.required.iter()
+    }
+
     /// Allows more models to be evicted, independent of any invocation.
     pub fn allow(&mut self, evict: Vec<ModelId>) {
         for model in evict {
@@ -64,7 +94,7 @@ impl Evictable {
         resident.into_iter().filter(is_unneeded).cloned().collect()
     }
 
-    /// Whether an invocation holds a grant of a model.
+    /// Whether an invocation holds a grant of a model, or the model is required.
     #[must_use]
     pub fn is_granted(&self, model: &ModelId) -> bool {
         self.granted.contains_key(model)
@@ -129,6 +159,25 @@ mod tests {
         assert_eq!(evictable.victims(), [allowed, idle]);
         evictable.finish(InvocationId(1));
         assert_eq!(evictable.unneeded(&resident), [used]);
+    }
+
+    #[test]
+    fn required_models_are_kept_until_they_are_released() {
+        let required = model("required");
+        let victim = model("victim");
+        let mut evictable = Evictable::new();
+        evictable.allow(vec![required.clone()]);
+        evictable.require(required.clone(), vec![victim.clone()]);
+        evictable.require(required.clone(), vec![]);
+        assert_eq!(evictable.victims(), [victim]);
+        assert_eq!(evictable.unneeded([&required]), []);
+        assert!(evictable.is_granted(&required));
+        // The end of a call does not end the requirement.
+        evictable.start(InvocationId(1), vec![required.clone()], vec![]);
+        evictable.finish(InvocationId(1));
+        assert!(evictable.is_granted(&required));
+        assert!(evictable.release_required(&required) && !evictable.release_required(&required));
+        assert_eq!(evictable.unneeded([&required]), std::slice::from_ref(&required));
     }
 
     #[test]

@@ -45,7 +45,7 @@ impl PlacementRecord {
                 why: Why { estimate: *estimate, alternatives: alternatives.clone(), queued_ns: 0 },
                 outcome: None,
             }),
-            Action::WakeAt(_) => None,
+            Action::Load { .. } | Action::Release { .. } | Action::WakeAt(_) => None,
         }
     }
 }

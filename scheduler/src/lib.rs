@@ -16,7 +16,7 @@
 mod event;
 pub use event::{
     Arrival, DeviceKind, DeviceRule, DeviceSpec, DeviceUse, Event, InputsOn, MeasuredTransfer, ModelDemand,
-    Part, PartId, UnknownDeviceRule,
+    Part, PartId, RequiredModel, UnknownDeviceRule,
 };
 
 mod action;

@@ -3,6 +3,7 @@
 mod events;
 mod pause;
 mod plain;
+mod required;
 mod waiting;
 
 use crate::slo::{AdmissionQueue, Refused};
@@ -12,6 +13,7 @@ use crate::{
     PolicyKind, PolicyOptions, Rejection, Slo, SloSettings, TenantLimits, View, Why,
 };
 use plain::Plain;
+use required::RequiredCopies;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use waiting::Waits;
@@ -38,6 +40,15 @@ pub struct Settings {
     /// needed.
     #[serde(default = "commit_ahead_ms")]
     pub commit_ahead_ms: u32,
+    /// Maximum part of a device's memory for required copies of models, in percent; 0: no model is
+    /// required.
+    #[serde(default = "required_percent_max")]
+    pub required_percent_max: u32,
+}
+
+/// Half of the memory stays free for the models of other calls.
+const fn required_percent_max() -> u32 {
+    50
 }
 
 /// Several times the hand-over from one run to the next, which takes about a millisecond between
@@ -61,8 +72,15 @@ impl Settings {
 impl Default for Settings {
     fn default() -> Self {
         let (tenants, tenant_default, slo, network) = Default::default();
-        let commit_ahead_ms = commit_ahead_ms();
-        Self { queue_len_max: 4_096, tenants, tenant_default, slo, network, commit_ahead_ms }
+        Self {
+            queue_len_max: 4_096,
+            tenants,
+            tenant_default,
+            slo,
+            network,
+            commit_ahead_ms: commit_ahead_ms(),
+            required_percent_max: required_percent_max(),
+        }
     }
 }
 
@@ -104,6 +122,8 @@ pub struct Scheduler {
     held: Option<Vec<Arrival>>,
     /// Deadlines of waiting invocations, earliest first.
     deadlines: BTreeSet<(u64, InvocationId)>,
+    /// The copies of models that devices keep in memory.
+    required: RequiredCopies,
     /// The pending wake-up request.
     wake_at_ns: Option<u64>,
     corrections: Corrections,
@@ -138,6 +158,7 @@ impl Scheduler {
             waiting_ns: 0,
             held: None,
             deadlines,
+            required: RequiredCopies::new(settings.required_percent_max),
             wake_at_ns,
             corrections,
         }
@@ -174,6 +195,9 @@ impl Scheduler {
         }
         if let Some(newcomer) = newcomer {
             self.bound_queue(newcomer, actions);
+        }
+        if self.held.is_none() {
+            self.required.place(self.now_ns, &mut self.view, actions);
         }
         self.ask_to_be_woken(actions);
     }
@@ -330,7 +354,7 @@ impl Scheduler {
 
     fn has_device_for(&self, request: &PlacementRequest) -> bool {
         let Some(largest) = self.view.capacity_bytes_max() else { return true };
-        if request.models.iter().all(|demand| demand.runs_on.is_all()) {
+        if request.models.iter().all(|demand| demand.runs_on.is_all()) && self.required.is_empty() {
             return together_bytes(&request.models) <= largest;
         }
         let could_hold =
@@ -426,6 +450,7 @@ impl Scheduler {
         let impatient_at_ns = self.admission.impatient_at_ns(self.now_ns).filter(|_| self.has_slos);
         let lapse_at_ns = self.view.lapse_at_ns().filter(|_| !self.waiting.is_empty());
         let others = self.view.tenants().wake_at_ns().into_iter().chain(impatient_at_ns).chain(lapse_at_ns);
+        let others = others.chain(self.required.place_at_ns().filter(|_| self.held.is_none()));
         let Some(first_ns) = deadline_at_ns.into_iter().chain(others).min() else {
             return;
         };

@@ -250,11 +250,20 @@ impl View {
     /// undoes it.
     pub(crate) fn resolve(&mut self, arrival: &Arrival, now_ns: u64) -> PlacementRequest {
         self.watched_from_ns.get_or_insert(now_ns);
+        let request = self.resolve_names(arrival, now_ns);
+        for demand in &request.models {
+            self.models.get_mut(demand.model).demand(now_ns);
+        }
+        request
+    }
+
+    /// Resolves the names of an arrival that does not count as demand for its models.
+    /// [`forget_names`](Self::forget_names) undoes it.
+    pub(crate) fn resolve_names(&mut self, arrival: &Arrival, now_ns: u64) -> PlacementRequest {
         let tenant = self.tenants.retain(&arrival.function.tenant);
         let function = FunctionKey(self.functions.retain(&arrival.function));
         let demands = arrival.models.iter().map(|demand| {
             let model = self.models.retain(&demand.model);
-            self.models.get_mut(model).demand(now_ns);
             let ModelDemand { bytes, load_time_ns, runs_on, .. } = *demand;
             OpenableModel {
                 model,
@@ -288,6 +297,13 @@ impl View {
     pub(crate) fn forget(&mut self, request: &PlacementRequest) {
         for demand in &request.models {
             self.models.get_mut(demand.model).waits_no_more();
+        }
+        self.forget_names(request);
+    }
+
+    /// Undoes [`resolve_names`](Self::resolve_names).
+    pub(crate) fn forget_names(&mut self, request: &PlacementRequest) {
+        for demand in &request.models {
             self.models.release(demand.model);
         }
         self.functions.release(request.function.0);

@@ -106,6 +106,8 @@ fn short(actions: &[Action]) -> Vec<String> {
             format!("{}@{device}{victims}", invocation.0)
         }
         Action::Reject { invocation, why, .. } => format!("{}!{why:?}", invocation.0),
+        Action::Load { model, .. } => format!("load {}", model.name),
+        Action::Release { model, .. } => format!("release {}", model.name),
         Action::WakeAt(at_ns) => format!("wake {at_ns}"),
     };
     actions.iter().map(tell).collect()

@@ -23,8 +23,8 @@ pub use precision::Precision;
 
 mod manifest;
 pub use manifest::{
-    CACHE_TTL_MS_MAX, FunctionKind, FunctionManifest, KEEP_ALIVE_MS_MAX, ManifestError, ModelManifest,
-    ModelRef, reuse,
+    CACHE_TTL_MS_MAX, COPIES_MIN_MAX, FunctionKind, FunctionManifest, KEEP_ALIVE_MS_MAX, ManifestError,
+    ModelManifest, ModelRef, reuse,
 };
 
 mod labels;

@@ -187,6 +187,10 @@ pub struct ModelManifest {
     /// up to [`KEEP_ALIVE_MS_MAX`]; `None`: the node's setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_alive_ms: Option<u64>,
+    /// Minimum number of devices of the cluster that have the model in memory at all times, up to
+    /// [`COPIES_MIN_MAX`]; 0: calls load the model.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub copies_min: u32,
     /// Names of the classes of outputs, for classification.
     #[serde(skip_serializing_if = "ModelLabels::is_empty")]
     pub labels: ModelLabels,
@@ -194,6 +198,14 @@ pub struct ModelManifest {
 
 /// Longest time for which a manifest keeps an unused model in a device's memory: 30 days.
 pub const KEEP_ALIVE_MS_MAX: u64 = 30 * 24 * 3_600 * 1_000;
+
+/// Largest [`ModelManifest::copies_min`].
+pub const COPIES_MIN_MAX: u32 = 1_000;
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(copies: &u32) -> bool {
+    *copies == 0
+}
 
 /// Longest cache lifetime of a response: 30 days.
 pub const CACHE_TTL_MS_MAX: u64 = 30 * 24 * 3_600 * 1_000;

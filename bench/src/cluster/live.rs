@@ -25,19 +25,15 @@ pub(super) fn play(
     let (_server, nodes) = start(args, workload, policy, scratch)?;
     let agent = weir::agent();
     deploy(args, workload, &agent, &nodes)?;
-    let mut latencies_ms = call_all(workload, &agent, &nodes)?;
-    latencies_ms.sort_by(f64::total_cmp);
-    let mut misses = 0.0;
+    let latencies_ms = call_all(workload, &agent, &nodes)?;
+    let mut loads = 0.0;
     for node in &nodes {
         let metrics = agent.get(format!("{node}/metrics")).call()?.body_mut().read_to_string()?;
-        let line =
-            metrics.lines().find_map(|line| line.strip_prefix("weir_cold_starts_total{cause=\"model\"} "));
-        misses += line.map_or(Ok(0.0), str::parse)?;
+        for line in metrics.lines().filter(|line| line.starts_with("weir_device_loads_total{")) {
+            loads += line.rsplit_once(' ').map_or(Ok(0.0), |(_, value)| value.parse::<f64>())?;
+        }
     }
-    let mean_ms = latencies_ms.iter().sum::<f64>() / latencies_ms.len().max(1) as f64;
-    let p99_ms = latencies_ms.get(latencies_ms.len() * 99 / 100).copied().unwrap_or_default();
-    let late = workload.requests().len() - latencies_ms.len();
-    Ok(WorkloadOutcome { mean_ms, p99_ms, misses, late })
+    Ok(WorkloadOutcome::new(workload, latencies_ms, loads))
 }
 
 /// Pushes the models, deploys a function for each, and waits until all nodes know them.

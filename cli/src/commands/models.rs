@@ -215,6 +215,8 @@ fn details(model: &ModelVersion) -> String {
     ];
     facts
         .extend(model.manifest.keep_alive_ms.map(|ms| ("keep alive", format!("{ms} ms after its last use"))));
+    let copies = Some(model.manifest.copies_min).filter(|copies| *copies > 0);
+    facts.extend(copies.map(|copies| ("copies", format!("on at least {copies} devices at all times"))));
     facts.extend(model.manifest.autosize.map(|autosize| ("autosize", autosize.to_string())));
     facts.extend(model.manifest.slo_ms.map(|ms| ("slo", format!("{ms} ms"))));
     facts.extend(model.manifest.cost_slo.map(|cost| ("cost slo", cost.to_string())));

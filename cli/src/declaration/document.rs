@@ -73,6 +73,7 @@ pub(super) struct ModelEntry {
     pub(super) autosize: Option<Autosize>,
     pub(super) cache_ttl_ms: Option<u64>,
     pub(super) keep_alive_ms: Option<u64>,
+    pub(super) copies_min: u32,
 }
 
 #[derive(Debug, Deserialize)]

@@ -136,6 +136,7 @@ fn model(entry: ModelEntry, place: &Place) -> Result<DeclaredModel, String> {
         autosize: entry.autosize,
         cache_ttl_ms: entry.cache_ttl_ms,
         keep_alive_ms: entry.keep_alive_ms,
+        copies_min: entry.copies_min,
         labels,
     };
     Ok(DeclaredModel { content, manifest })

@@ -19,6 +19,7 @@ mod ending;
 mod guard;
 mod placing;
 mod record;
+mod required;
 mod residency;
 mod staging;
 mod state;
@@ -87,6 +88,8 @@ pub struct Placements {
     unasked_max: usize,
     /// Notified whenever a grant on one of this node's devices ends, or more models may be evicted.
     freed: Notify,
+    /// Notified whenever one of this node's devices is to load a required model.
+    required: Notify,
     /// The origin of the scheduler's clock.
     epoch: Instant,
     /// The next wake-up that the scheduler requested, on the scheduler's clock.
@@ -160,6 +163,7 @@ impl Placements {
             unasked: AtomicUsize::new(0),
             unasked_max,
             freed: Notify::new(),
+            required: Notify::new(),
             epoch: now(),
             wake_at_ns: watch::Sender::new(None),
             tasks: Mutex::default(),
@@ -241,7 +245,9 @@ impl Placements {
                         state.start(id, elsewhere, granted, Some(tenant.clone()), kept.take())
                     }
                     Action::Reject { why, estimate, .. } => Err(PlacementRefusal::Rejected(why, estimate)),
-                    Action::WakeAt(_) => Err(PlacementRefusal::NoAnswer),
+                    Action::Load { .. } | Action::Release { .. } | Action::WakeAt(_) => {
+                        Err(PlacementRefusal::NoAnswer)
+                    }
                 });
             }
             other => self.carry_out(state, other),
@@ -296,6 +302,9 @@ impl Placements {
         let now = loads.iter().map(|loaded| loaded.resident.clone()).collect();
         let (gone, come) = state.residency.reconcile(device, now);
         for model in &gone {
+            if state.residency.is_required(device, model) {
+                self.required.notify_one();
+            }
             self.tell(&mut state, NodeEvent::Evicted { device, model: model.clone() });
         }
         let mut new = Vec::new();
@@ -419,6 +428,14 @@ impl Placements {
                 state.started(invocation, elsewhere, device.map(|device| device.ordinal), evict);
             }
             Action::Reject { invocation, why, estimate, .. } => state.rejected(invocation, why, estimate),
+            Action::Load { device, model, evict } if device.node == self.node => {
+                self.require_here(state, device.ordinal, model, evict);
+            }
+            Action::Release { device, model } if device.node == self.node => {
+                self.release_here(state, device.ordinal, model);
+            }
+            // The driver has told the other node.
+            Action::Load { .. } | Action::Release { .. } => {}
             Action::WakeAt(at_ns) => {
                 self.wake_at_ns.send_replace(Some(at_ns));
             }

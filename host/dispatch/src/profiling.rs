@@ -5,11 +5,9 @@
 //! node. The measurements are stored in the model's profile at the end. Measured runs wait in the
 //! device's queue like all others, and the node profiles one model at a time.
 
-mod inputs;
 mod measure;
 mod plan;
 
-pub use inputs::{GeneratedInputs, InputsError};
 pub use plan::{Configuration, ProfilingPlan, ProfilingPlanError, ProfilingResources};
 
 use crate::dispatch::ReadyModel;
@@ -20,7 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use weir_call::until;
 use weir_control::models::{ModelEntry, Models};
 use weir_device::Arena;
-use weir_inference::InferenceError;
+use weir_inference::{GeneratedInputs, InferenceError, InputsError};
 use weir_types::api::ProfileEvent;
 use weir_types::{ErrorCode, Measured};
 

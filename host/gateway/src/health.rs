@@ -181,6 +181,7 @@ fn scheduler_backlog(node: &NodeState) -> SchedulerBacklog {
         waiting_s: Duration::from_nanos(waiting_ns).as_secs_f64(),
         committed_s: Duration::from_nanos(committed_ns).as_secs_f64(),
         run_slots: slots,
+        copies_missing: node.dispatch.placements.copies_missing(),
     }
 }
 

@@ -31,8 +31,8 @@ use weir_inference::Content;
 use weir_telemetry::logs::now_ms;
 use weir_types::api::{Canary, EventKind, EventResource, Model, ModelPushed, ModelVersion};
 use weir_types::{
-    Batching, BatchingMode, ErrorCode, KEEP_ALIVE_MS_MAX, ModelId, ModelLabels, ModelManifest, Name,
-    TenantId, Version,
+    Batching, BatchingMode, COPIES_MIN_MAX, ErrorCode, KEEP_ALIVE_MS_MAX, ModelId, ModelLabels,
+    ModelManifest, Name, TenantId, Version,
 };
 use weir_workflow::TargetKind;
 
@@ -122,7 +122,17 @@ async fn keep(
             format!("keep_alive_ms = {keep_ms} is above {KEEP_ALIVE_MS_MAX}"),
         ));
     }
+    if manifest.copies_min > COPIES_MIN_MAX {
+        return Err(ApiError::new(
+            ErrorCode::LimitOverCap,
+            format!("copies_min = {} is above {COPIES_MIN_MAX}", manifest.copies_min),
+        ));
+    }
     if content == Content::KernelGraph {
+        if manifest.copies_min > 0 {
+            let text = "copies_min is for models; a kernel graph is loaded when it is called";
+            return Err(ApiError::new(ErrorCode::InvalidRequest, text));
+        }
         run_alone(&mut manifest)?;
     }
     let request = PushRequest {

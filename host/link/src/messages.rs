@@ -11,7 +11,7 @@ use weir_types::{DeviceId, InvocationId, ModelId, NodeId, Ordinal};
 /// datastore. Raised by every change that a node of an earlier version would reject or
 /// misinterpret. Any change of the frames is such a change; optional additions to the records are
 /// not. Nodes of different protocols cannot join one cluster.
-pub const PROTOCOL: u32 = 6;
+pub const PROTOCOL: u32 = 7;
 
 /// A message from a node to the dispatcher. The first is always [`NodeEvent::Hello`].
 #[derive(Debug, Clone, PartialEq)]
@@ -114,6 +114,20 @@ pub enum NodeEvent {
         device: Ordinal,
         /// Its memory for models.
         capacity_bytes: u64,
+    },
+    /// A device has ended its obligation to keep a model.
+    Released {
+        /// The device.
+        device: Ordinal,
+        /// The model.
+        model: ModelId,
+    },
+    /// A device could not load a model that [`DispatcherCommand::Load`] named.
+    LoadFailed {
+        /// The device.
+        device: Ordinal,
+        /// The model.
+        model: ModelId,
     },
     /// A heartbeat: the node is alive.
     Beat,
@@ -229,6 +243,24 @@ pub enum DispatcherCommand {
         /// The models, in the order of eviction.
         evict: Vec<ModelId>,
     },
+    /// One of the node's devices is to load a model, and to keep it in memory until
+    /// [`Release`](Self::Release).
+    Load {
+        /// The device.
+        device: Ordinal,
+        /// The model.
+        model: ModelId,
+        /// The models that the device may evict, in the order of eviction.
+        evict: Vec<ModelId>,
+    },
+    /// One of the node's devices is to keep a model no longer. The node answers with
+    /// [`NodeEvent::Released`].
+    Release {
+        /// The device.
+        device: Ordinal,
+        /// The model.
+        model: ModelId,
+    },
     /// The node that received an invocation has abandoned it. The node that was to run it reports
     /// its end now, unless it runs there.
     Abandoned {
@@ -266,6 +298,8 @@ impl NodeEvent {
             Self::DeviceResized { device: at, capacity_bytes } => {
                 Event::DeviceResized { device: device(at), capacity_bytes }
             }
+            Self::Released { device: at, model } => Event::Released { device: device(at), model },
+            Self::LoadFailed { device: at, model } => Event::LoadFailed { device: device(at), model },
             Self::Answered { .. }
             | Self::Abandoned { .. }
             | Self::Hello(_)

@@ -60,7 +60,7 @@ fn frames_of_this_protocol_do_not_change() {
     let events = FrameEncoder::default().encode([arrival(), finished(), arrival()]);
     let commands = FrameEncoder::default().encode([start(), start()]);
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    assert_eq!(PROTOCOL, 6);
+    assert_eq!(PROTOCOL, 7);
     assert_eq!(
         (&*hex(&events), &*hex(&commands)),
         (include_str!("golden/events").trim(), include_str!("golden/commands").trim())
@@ -105,7 +105,7 @@ fn hostile_lengths_are_rejected_before_memory_is_taken() {
 #[test]
 fn undefined_values_are_rejected() {
     let event = |message: &[u8]| decode::<NodeEvent>(&framed(message), 64);
-    assert_eq!(event(&[17]), Err(FrameError::Unknown { what: "event", value: 17 }));
+    assert_eq!(event(&[19]), Err(FrameError::Unknown { what: "event", value: 19 }));
     // A cancelled invocation whose use is neither absent nor present.
     assert_eq!(event(&[6, 1, 2]), Err(FrameError::Unknown { what: "truth value", value: 2 }));
     // An ordinal of more than 32 bits.

@@ -1,7 +1,7 @@
 //! Scheduler setup from the node's settings.
 
 use super::{NodeConfig, TenantConfig};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use weir_scheduler::{Settings, Setup};
 use weir_types::TenantId;
 
@@ -9,8 +9,10 @@ impl NodeConfig {
     /// Returns the setup of the node's scheduler.
     ///
     /// # Errors
-    /// If a tenant's limits prevent all of its calls from running.
+    /// If a tenant's limits prevent all of its calls from running, or a percentage is above 100.
     pub(crate) fn scheduler_setup(&self) -> Result<Setup> {
+        let percent = self.scheduler.required_percent_max;
+        ensure!(percent <= 100, "[node.scheduler]: required_percent_max = {percent} is above 100");
         check(&self.tenant_default).context("[node.tenant_default]")?;
         for (name, tenant) in &self.tenants {
             check(tenant).with_context(|| format!("[node.tenants.{name}]"))?;
@@ -94,5 +96,7 @@ mod tests {
             assert!(error.contains("[node.tenants.acme]") && error.contains(why), "{text}: {error}");
         }
         assert!(toml::from_str::<NodeConfig>("[tenants.acme]\nwieght = 2").is_err());
+        let error = config("[scheduler]\nrequired_percent_max = 101").scheduler_setup().unwrap_err();
+        assert!(error.to_string().contains("required_percent_max = 101"), "{error}");
     }
 }

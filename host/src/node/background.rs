@@ -16,7 +16,7 @@ use weir_call::until;
 use weir_cluster::{Placements, keep_store_small};
 use weir_control::devices::NodeDevice;
 use weir_control::models::{
-    KeepAlive, Models, autosize, keep_profiles, let_idle_go, prefetch_models, watch_staging,
+    KeepAlive, Models, autosize, keep_profiles, let_idle_go, load_required, prefetch_models, watch_staging,
 };
 use weir_control::registry::ComponentChange;
 use weir_device::Arena;
@@ -120,6 +120,9 @@ impl Background {
             spawn(boxed(prefetch_models(models, placements.clone(), cluster.prefetch)));
         }
         spawn(boxed(let_idle_go(Arc::downgrade(&state.models), placements.clone(), keep_alive(config))));
+        let arena = state.arena.clone();
+        let models = Arc::downgrade(&state.models);
+        spawn(boxed(load_required(models, arena, placements.clone(), leads(state))));
         spawn(boxed(watch_staging(Arc::downgrade(&state.models), placements)));
         for device in state.models.devices().iter() {
             spawn(boxed(watch_device(device, &state.models, &state.dispatch.placements)));

@@ -44,6 +44,21 @@ impl Scheduler {
                     self.corrections.residency += u64::from(!news);
                 }
             }
+            Event::Required { models } => {
+                self.required.set(models, self.now_ns, &mut self.view, actions);
+            }
+            Event::Released { device, model } => {
+                if let Some(device) = self.key_of(device) {
+                    let known = self.required.released(device, &model, self.now_ns, &mut self.view);
+                    self.corrections.residency += u64::from(!known);
+                }
+            }
+            Event::LoadFailed { device, model } => {
+                if let Some(device) = self.key_of(device) {
+                    let known = self.required.failed(device, &model, self.now_ns, &mut self.view);
+                    self.corrections.residency += u64::from(!known);
+                }
+            }
             Event::Staged { node, model, bytes, moved } => {
                 if self.view.node(node).is_some() {
                     self.view.staged(node, &model, &bytes, moved.as_ref());
@@ -61,18 +76,21 @@ impl Scheduler {
                     self.node_down(node, actions);
                 }
                 self.view.node_up(node, devices);
+                self.required.changed(self.now_ns, &mut self.view);
             }
             Event::NodeDown { node } => self.node_down(node, actions),
             Event::DeviceDown { device } => self.device_down(device, actions),
             Event::DeviceUp { device } => {
                 if let Some(device) = self.key_of(device) {
                     self.view.set_down(device, false);
+                    self.required.changed(self.now_ns, &mut self.view);
                 }
             }
             Event::DeviceResized { device, capacity_bytes } => {
                 if let Some(device) = self.key_of(device)
                     && self.view.set_capacity(device, capacity_bytes)
                 {
+                    self.required.shrink(device, self.now_ns, &mut self.view, actions);
                     self.rehouse_all(device, actions);
                 }
             }
@@ -116,6 +134,7 @@ impl Scheduler {
             self.corrections.unknown_device += 1;
             return;
         };
+        self.required.devices_gone(&devices, self.now_ns, &mut self.view);
         self.policy.devices_gone(&devices, &self.view);
         for request in self.admission.devices_gone(&devices) {
             self.rehouse(request, actions);
@@ -131,6 +150,7 @@ impl Scheduler {
     fn device_down(&mut self, device: DeviceId, actions: &mut Vec<Action>) {
         let Some(device) = self.key_of(device) else { return };
         if self.view.set_down(device, true) {
+            self.required.device_down(device, self.now_ns, &mut self.view, actions);
             self.rehouse_all(device, actions);
         }
     }

@@ -34,6 +34,12 @@ impl Scheduler {
         })
     }
 
+    /// Copies of models that are required, and that no device keeps.
+    #[must_use]
+    pub fn copies_missing(&self) -> u64 {
+        self.required.missing()
+    }
+
     /// Counts a request that its queue holds from now on.
     pub(super) fn waits(&mut self, request: &PlacementRequest) {
         let PlacementRequest { invocation, deadline_at_ns, arrived_at_ns, .. } = *request;

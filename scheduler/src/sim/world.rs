@@ -340,6 +340,8 @@ impl<'a> SimulatedWorld<'a> {
                 }
                 Ok(())
             }
+            // Workloads require no models.
+            Action::Load { .. } | Action::Release { .. } => Ok(()),
             Action::Reject { invocation, why, .. } => {
                 let has_slo = self.checks.rejected(invocation, tenant_of(self.workload), why)?;
                 self.schedule.slos.rejected += u32::from(has_slo);

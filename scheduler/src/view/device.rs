@@ -24,6 +24,8 @@ pub struct DeviceView {
     spec: DeviceSpec,
     models: BTreeMap<ModelKey, HeldModel>,
     memory: MemoryUse,
+    /// Number of models of which a copy is required here.
+    required: u32,
     /// Models given up by decisions about other devices, not yet reported to the node.
     given_up: Vec<ModelKey>,
     /// Expected ends of the invocations with a grant here.
@@ -87,6 +89,7 @@ impl DeviceView {
             spec,
             models,
             memory,
+            required: 0,
             given_up,
             ends,
             committed,

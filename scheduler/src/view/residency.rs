@@ -2,7 +2,8 @@
 
 use super::nodes::TRANSFERS;
 use super::{DeviceView, ModelParts, View};
-use crate::{DeviceKey, MeasuredTransfer, ModelKey, Part, StorageTier};
+use crate::policy::OpenableModel;
+use crate::{DeviceKey, MeasuredTransfer, ModelKey, Part, StorageTier, Victims};
 use smallvec::SmallVec;
 use std::cmp::Reverse;
 use weir_types::{ModelId, NodeId};
@@ -51,6 +52,43 @@ impl View {
             self.eased.push(device);
         }
         evicted
+    }
+
+    /// Requires a copy of a model on a device, which gives up `victims` for it.
+    pub(crate) fn require(
+        &mut self,
+        device: DeviceKey,
+        demand: &OpenableModel,
+        victims: &Victims,
+        now_ns: u64,
+    ) {
+        self.clock += 1;
+        let clock = self.clock;
+        for (device, model) in &victims.elsewhere {
+            self.change(*device, SmallVec::from_slice(&[*model]), |view| view.give_up(*model));
+        }
+        let load_time_ns = self.device(device).map_or(0, |view| self.load_time_ns(view, demand));
+        let there_at_ns = now_ns.saturating_add(load_time_ns);
+        let touched = std::iter::once(demand.model).chain(victims.models.iter().copied()).collect();
+        self.change(device, touched, |view| {
+            view.require(demand, there_at_ns, clock);
+            for victim in &victims.models {
+                view.allow(*victim);
+            }
+        });
+    }
+
+    /// Requires a copy of a model on a device no longer. Returns false if it was not required.
+    pub(crate) fn require_no_more(&mut self, device: DeviceKey, model: ModelKey) -> bool {
+        let mut was_required = false;
+        self.change(device, SmallVec::from_slice(&[model]), |view| {
+            was_required = view.require_no_more(model);
+        });
+        if was_required {
+            self.freed += 1;
+            self.eased.push(device);
+        }
+        was_required
     }
 
     /// Records where a node would load a model from.

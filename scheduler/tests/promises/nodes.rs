@@ -20,7 +20,17 @@ pub(super) struct PromisedDevice {
 
 impl PromiseWorld {
     pub(super) fn carry_out(&mut self, action: Action) {
-        let Action::Start { invocation, node, device, evict, .. } = action else { return };
+        let (invocation, node, device, evict) = match action {
+            Action::Start { invocation, node, device, evict, .. } => (invocation, node, device, evict),
+            Action::Load { device: id, model, evict } => {
+                return device(&mut self.nodes, id).evictable.require(model, evict);
+            }
+            Action::Release { device: id, model } => {
+                device(&mut self.nodes, id).evictable.release_required(&model);
+                return self.to_scheduler.push_back(Event::Released { device: id, model });
+            }
+            Action::Reject { .. } | Action::WakeAt(_) => return,
+        };
         let told = &self.invocations[&invocation];
         // Its node went down, and may be up again.
         if told.rejection.is_some() {
@@ -39,7 +49,7 @@ impl PromiseWorld {
         self.to_scheduler.push_back(Event::Started { invocation });
     }
 
-    /// A running invocation opens a model, which must fit after the evictable models are evicted.
+    /// A running invocation opens a model.
     pub(super) fn open(&mut self, invocation: usize, model: usize) {
         let Some((id, invocation)) = self.running(invocation) else { return };
         let device = device(&mut self.nodes, id);
@@ -48,6 +58,27 @@ impl PromiseWorld {
             return;
         }
         let model = models[model % models.len()].clone();
+        self.load(id, model);
+    }
+
+    /// A device loads one of its required models, if any is missing, or reports that it cannot.
+    pub(super) fn load_required(&mut self, at: usize, fails: bool) {
+        let Some(id) = self.devices().nth(at) else { return };
+        let device = device(&mut self.nodes, id);
+        let is_missing = |model: &&ModelId| !device.resident.contains(*model);
+        let missing = device.evictable.required().find(is_missing).cloned();
+        let Some(model) = missing else { return };
+        if fails {
+            device.evictable.release_required(&model);
+            self.to_scheduler.push_back(Event::LoadFailed { device: id, model });
+        } else {
+            self.load(id, model);
+        }
+    }
+
+    /// A granted or required model must fit after the evictable models are evicted.
+    fn load(&mut self, id: DeviceId, model: ModelId) {
+        let device = device(&mut self.nodes, id);
         if device.resident.contains(&model) {
             return;
         }
@@ -115,18 +146,21 @@ impl PromiseWorld {
     /// A model is unloaded independently of the scheduler, for example because it was deleted.
     /// Granted models stay.
     pub(super) fn unload(&mut self, at: usize, model: usize) {
-        let mut ids = self.nodes.iter().flat_map(|(node, devices)| {
-            (0..devices.len() as u32).map(|ordinal| DeviceId { node: *node, ordinal })
-        });
-        let Some(id) = ids.nth(at) else { return };
+        let Some(id) = self.devices().nth(at) else { return };
         let device = device(&mut self.nodes, id);
         let mut free: Vec<_> = device.resident.iter().cloned().collect();
-        free.retain(|model| !device.running.values().any(|models| models.contains(model)));
+        free.retain(|model| !device.evictable.is_granted(model));
         free.sort();
         let Some(model) = free.into_iter().nth(model) else { return };
         device.resident.remove(&model);
         device.evictable.evicted(&model);
         self.to_scheduler.push_back(Event::Evicted { device: id, model });
+    }
+
+    fn devices(&self) -> impl Iterator<Item = DeviceId> {
+        self.nodes.iter().flat_map(|(node, devices)| {
+            (0..devices.len() as u32).map(|ordinal| DeviceId { node: *node, ordinal })
+        })
     }
 
     pub(super) fn up(&mut self, node: u32) {
@@ -159,7 +193,11 @@ impl PromiseWorld {
             self.tell(event);
         }
         self.nodes.remove(&node);
-        self.to_nodes.retain(|action| !matches!(action, Action::Start { node: to, .. } if *to == node));
+        self.to_nodes.retain(|action| match action {
+            Action::Start { node: to, .. } => *to != node,
+            Action::Load { device, .. } | Action::Release { device, .. } => device.node != node,
+            Action::Reject { .. } | Action::WakeAt(_) => true,
+        });
     }
 
     pub(super) fn running(&self, index: usize) -> Option<(DeviceId, InvocationId)> {

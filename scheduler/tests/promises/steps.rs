@@ -37,12 +37,27 @@ pub(crate) enum PromiseStep {
     Time {
         ns: i64,
     },
+    /// Devices are to keep copies of these models.
+    Require {
+        models: Vec<usize>,
+        copies_min: u32,
+    },
+    /// A device loads a required model, or fails to.
+    LoadRequired {
+        device: usize,
+        fails: bool,
+    },
     Nonsense(Event),
 }
 
 pub(crate) fn step() -> impl Strategy<Value = PromiseStep> {
     let models = prop::collection::vec(0..SIZES.len(), 0..4);
+    let required = prop::collection::vec(0..SIZES.len(), 0..4);
     prop_oneof![
+        1 => (required, 1_u32..4)
+            .prop_map(|(models, copies_min)| PromiseStep::Require { models, copies_min }),
+        4 => (0_usize..3, prop::bool::weighted(0.2))
+            .prop_map(|(device, fails)| PromiseStep::LoadRequired { device, fails }),
         8 => (models, 1_u64..100).prop_map(|(models, deadline_ns)| PromiseStep::Arrive { models, deadline_ns }),
         8 => (1_usize..6).prop_map(PromiseStep::Exchange),
         8 => (0_usize..8, 0_usize..4).prop_map(|(invocation, model)| PromiseStep::Open { invocation, model }),

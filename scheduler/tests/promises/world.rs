@@ -6,7 +6,7 @@ use super::steps::PromiseStep;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use weir_scheduler::{
     Action, Arrival, DeviceRule, DeviceView, Event, ModelDemand, PolicyKind, PolicyOptions, Rejection,
-    Scheduler, Settings, Slo, Why,
+    RequiredModel, Scheduler, Settings, Slo, Why,
 };
 use weir_types::{Cost, DeviceId, FunctionId, InvocationId, ModelId, NodeId, Platforms, TenantId, Version};
 
@@ -61,6 +61,8 @@ impl PromiseWorld {
             }
             PromiseStep::Up { node } => self.up(node),
             PromiseStep::Time { ns } => self.time(ns),
+            PromiseStep::Require { models, copies_min } => self.require(&models, copies_min),
+            PromiseStep::LoadRequired { device, fails } => self.load_required(device, fails),
             PromiseStep::Nonsense(event) => self.tell(event),
         }
     }
@@ -85,17 +87,15 @@ impl PromiseWorld {
         assert_eq!(self.scheduler.waiting(), 0);
     }
 
+    fn require(&mut self, models: &[usize], copies_min: u32) {
+        let required = |index: &usize| RequiredModel { demand: demand(*index), copies_min };
+        self.tell(Event::Required { models: models.iter().map(required).collect() });
+    }
+
     fn arrive(&mut self, models: &[usize], deadline_ns: u64) {
         let invocation = InvocationId(self.next_id);
         self.next_id += 1;
-        let demand = |index: &usize| ModelDemand {
-            model: model(*index),
-            bytes: SIZES[*index],
-            load_time_ns: None,
-            runs_on: Platforms::ALL,
-            parts: parts(*index),
-        };
-        let models: Vec<_> = models.iter().map(demand).collect();
+        let models: Vec<_> = models.iter().map(|index| demand(*index)).collect();
         let told = Told {
             models: models.iter().map(|demand| demand.model.clone()).collect(),
             started_on: None,
@@ -219,8 +219,11 @@ impl PromiseWorld {
                     "{invocation} was rejected as {why:?}"
                 );
                 let bytes = together_bytes(&told.models);
-                assert!(*why != Rejection::NoCapacity || bytes > 7, "{bytes} bytes do fit");
+                // Required copies take at most half of a device.
+                assert!(*why != Rejection::NoCapacity || bytes > 3, "{bytes} bytes do fit");
             }
+            Action::Load { model, evict, .. } => assert!(!evict.contains(model), "{action:?}"),
+            Action::Release { .. } => {}
             Action::WakeAt(at_ns) => {
                 assert!(*at_ns > self.now_ns || self.scheduler.corrections().clock_went_back > 0);
             }
@@ -232,5 +235,15 @@ impl PromiseWorld {
         self.now_ns = now_ns.saturating_add_signed(ns);
         self.tell(Event::Woken);
         self.now_ns = self.now_ns.max(now_ns);
+    }
+}
+
+fn demand(index: usize) -> ModelDemand {
+    ModelDemand {
+        model: model(index),
+        bytes: SIZES[index],
+        load_time_ns: None,
+        runs_on: Platforms::ALL,
+        parts: parts(index),
     }
 }

@@ -290,3 +290,37 @@ async fn forwarded_call_is_explained_with_its_outcome_by_the_node_that_received_
     assert!(run_time_ns >= 30_000_000, "{explained}");
     assert!(explained["ratio"]["total"].is_number(), "{explained}");
 }
+
+/// Indices of the nodes that have a model in memory.
+async fn holders(cluster: &TestCluster, model: &str) -> Vec<usize> {
+    let mut holders = Vec::new();
+    for (index, node) in cluster.nodes.iter().enumerate() {
+        let devices = node.status().await.devices;
+        if devices.iter().any(|device| device.resident.iter().any(|resident| resident == model)) {
+            holders.push(index);
+        }
+    }
+    holders
+}
+
+#[tokio::test]
+async fn required_copies_are_on_several_nodes_and_replaced() {
+    if !Etcd::is_installed() {
+        return;
+    }
+    let mut cluster = TestCluster::builder().set("models.backend", "fake").start(3).await;
+    let pushed = cluster.nodes[1].put("/v1/models/m/versions/1?copies_min=2", fake(50, 1, 1_000)).await;
+    assert_eq!(pushed.status, 200, "{pushed:?}");
+    let two = eventually("two copies", async || {
+        let holders = holders(&cluster, "m:1").await;
+        (holders.len() == 2).then_some(holders)
+    })
+    .await;
+    assert_eq!(cluster.metric("weir_cold_starts_total", "cause=\"model\"").await, 0.0);
+    // Also if the lost node is the dispatcher: the next dispatcher gets the list.
+    cluster.nodes.remove(two[0]).kill().await;
+    eventually("two copies on the nodes that remain", async || {
+        (holders(&cluster, "m:1").await == [0, 1]).then_some(())
+    })
+    .await;
+}

@@ -2,7 +2,7 @@
 
 use super::push::LabelsFile;
 use super::query;
-use weir_types::{CACHE_TTL_MS_MAX, Cost, KEEP_ALIVE_MS_MAX, Precision};
+use weir_types::{CACHE_TTL_MS_MAX, COPIES_MIN_MAX, Cost, KEEP_ALIVE_MS_MAX, Precision};
 
 /// Options of commands that push a model.
 #[derive(Debug, clap::Args)]
@@ -60,6 +60,10 @@ pub(super) struct ModelSettingsArgs {
     /// model stays until room is needed]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(..=KEEP_ALIVE_MS_MAX))]
     keep_alive_ms: Option<u64>,
+    /// Keep the model in the memory of at least N devices of the cluster, loaded before the first
+    /// call
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=i64::from(COPIES_MIN_MAX)))]
+    copies_min: Option<u32>,
     /// File with the labels of an output, one per line, for classification; OUTPUT is the output,
     /// if the model has several
     #[arg(long, value_name = "[OUTPUT=]FILE")]
@@ -81,6 +85,7 @@ impl ModelSettingsArgs {
             ("precision", self.precision.map(|precision| precision.to_string())),
             ("cache_ttl_ms", text(self.cache_ttl_ms)),
             ("keep_alive_ms", text(self.keep_alive_ms)),
+            ("copies_min", text(self.copies_min.map(u64::from))),
             ("slo_ms", text(self.slo_ms)),
             ("cost_slo", self.cost_slo.map(|cost| cost.to_string())),
             ("autosize.slo_ms", text(self.autosize_slo_ms)),

@@ -516,6 +516,8 @@ class ModelManifest(TypedDict):
     """How long responses to equal calls are cached. Absent disables the cache."""
     keep_alive_ms: NotRequired[int | None]
     """Time after its last use at which the model leaves the memory of a device."""
+    copies_min: NotRequired[int]
+    """Minimum number of devices with the model in memory."""
     labels: NotRequired[Labels | dict[str, Labels]]
     """Names of classes, for classification, by output. A push may give a list for the only output. Lists of models leave them out."""
 

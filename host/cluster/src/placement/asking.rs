@@ -90,11 +90,19 @@ impl Placements {
             }
             DispatcherCommand::Abandoned { invocation } => self.end_unknown(state, invocation),
             DispatcherCommand::MayEvict { device, evict } => self.may_evict(state, device, evict),
+            DispatcherCommand::Load { device, model, evict } => {
+                self.require_here(state, device, model, evict);
+            }
+            DispatcherCommand::Release { device, model } => {
+                self.release_here(state, device, model);
+            }
             DispatcherCommand::Beat => {}
         }
     }
 
     fn replace(&self, state: &mut PlacementState, placer: Placer) {
+        // The next scheduler requires models anew, if it has the list.
+        state.residency.release_all_required();
         if let (Placer::Own(driver), Some(record)) =
             (&mut std::mem::replace(&mut state.placer, placer), &self.record)
         {

@@ -27,6 +27,10 @@ pub struct SchedulerConfig {
     /// runs. All other calls wait in the scheduler, which places them as late as possible. In a
     /// cluster, the dispatcher's setting applies.
     pub commit_ahead_ms: u32,
+    /// Maximum part of a device's memory for copies of models that `copies_min` of their manifest
+    /// keeps in memory, in percent; 0: models are loaded when calls need them. In a cluster, the
+    /// dispatcher's setting applies.
+    pub required_percent_max: u32,
     /// Inter-node bandwidth and latency, used to place workflow steps.
     pub network: Network,
     /// Path prefix of the recording: all inputs and decisions of the scheduler, in files of up to 1
@@ -36,12 +40,13 @@ pub struct SchedulerConfig {
 
 impl Default for SchedulerConfig {
     fn default() -> Self {
-        let Settings { slo, network, commit_ahead_ms, .. } = Settings::default();
+        let Settings { slo, network, commit_ahead_ms, required_percent_max, .. } = Settings::default();
         Self {
             policy: PolicyKind::default(),
             options: PolicyOptions::default(),
             slo,
             commit_ahead_ms,
+            required_percent_max,
             network,
             record: None,
         }
@@ -56,6 +61,7 @@ impl SchedulerConfig {
             slo: self.slo.clone(),
             network: self.network,
             commit_ahead_ms: self.commit_ahead_ms,
+            required_percent_max: self.required_percent_max,
             ..settings
         };
         Setup { policy: self.policy, options: self.options.clone(), settings }

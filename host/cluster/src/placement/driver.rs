@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use weir_scheduler::{Action, Backlog, Event, Recorder, Rejection, Scheduler, Setup};
+use weir_scheduler::{Action, Backlog, Event, Recorder, Rejection, RequiredModel, Scheduler, Setup};
 use weir_types::Ordinal;
 use weir_types::{DeviceId, InvocationId, ModelId, NodeId};
 
@@ -31,6 +31,8 @@ pub(super) struct PlacementDriver {
     /// Models that this node's devices may evict for invocations of other nodes.
     own_evict: Vec<(Ordinal, Vec<ModelId>)>,
     links: u64,
+    /// The required models, as last given to the scheduler.
+    required: Vec<RequiredModel>,
 }
 
 /// A node that requests placements over a link.
@@ -71,6 +73,7 @@ impl PlacementDriver {
             own_actions: Vec::new(),
             own_evict: Vec::new(),
             links: 0,
+            required: Vec::new(),
         };
         for event in up(own, now_ns) {
             // No invocation waits yet, so there are no actions to carry out.
@@ -82,6 +85,20 @@ impl PlacementDriver {
     /// Work of the scheduler's devices, and work that waits for them.
     pub(super) fn backlog(&self) -> Backlog {
         self.scheduler.backlog()
+    }
+
+    /// Converts a list of required models to an event; `None` if the scheduler has this list.
+    pub(super) fn require(&mut self, models: Vec<RequiredModel>) -> Option<Event> {
+        if self.required == models {
+            return None;
+        }
+        self.required.clone_from(&models);
+        Some(Event::Required { models })
+    }
+
+    /// Required copies of models that no device keeps.
+    pub(super) fn copies_missing(&self) -> u64 {
+        self.scheduler.copies_missing()
     }
 
     /// Feeds an event to the scheduler and sends the actions about other nodes' invocations to
@@ -293,6 +310,7 @@ impl PlacementDriver {
             return;
         }
         for action in actions {
+            self.tell_required(action);
             let Action::Start { invocation, node, device: Some(device), evict, .. } = action else {
                 continue;
             };
@@ -305,6 +323,23 @@ impl PlacementDriver {
             } else if *node == self.own.0 && self.calls.get(*invocation).is_some() {
                 self.own_evict.push((ordinal, evict.clone()));
             }
+        }
+    }
+
+    /// Sends an action about required models to the node of the device.
+    fn tell_required(&self, action: &Action) {
+        let (Action::Load { device, .. } | Action::Release { device, .. }) = action else { return };
+        let Some(linked) = self.nodes.get(&device.node) else { return };
+        match action {
+            Action::Load { model, evict, .. } => linked.send(DispatcherCommand::Load {
+                device: device.ordinal,
+                model: model.clone(),
+                evict: evict.clone(),
+            }),
+            Action::Release { model, .. } => {
+                linked.send(DispatcherCommand::Release { device: device.ordinal, model: model.clone() });
+            }
+            _ => {}
         }
     }
 
@@ -342,7 +377,7 @@ impl PlacementDriver {
             Action::Reject { invocation, why, estimate, alternatives } => {
                 DispatcherCommand::Reject { invocation, why, estimate, alternatives }
             }
-            Action::WakeAt(_) => return Some(action),
+            Action::Load { .. } | Action::Release { .. } | Action::WakeAt(_) => return Some(action),
         });
         None
     }

@@ -82,6 +82,43 @@ impl ResidencyTable {
         }
     }
 
+    /// Requires a device to keep a model, and marks `evict` as evictable.
+    pub(super) fn require(&mut self, device: Ordinal, model: ModelId, evict: Vec<ModelId>) {
+        if let Some(device_residency) = self.get_mut(device) {
+            device_residency.evictable.require(model, evict);
+        }
+    }
+
+    /// Ends the requirement. Returns false if there was none.
+    pub(super) fn release_required(&mut self, device: Ordinal, model: &ModelId) -> bool {
+        self.get_mut(device).is_some_and(|device| device.evictable.release_required(model))
+    }
+
+    /// Ends the requirements of all devices.
+    pub(super) fn release_all_required(&mut self) {
+        for device_residency in &mut self.0 {
+            let required: Vec<_> = device_residency.evictable.required().cloned().collect();
+            for model in required {
+                device_residency.evictable.release_required(&model);
+            }
+        }
+    }
+
+    /// Whether a device is required to keep a model.
+    pub(super) fn is_required(&self, device: Ordinal, model: &ModelId) -> bool {
+        self.get(device).is_some_and(|device| device.evictable.is_required(model))
+    }
+
+    /// The required models that are not in the memory of their device.
+    pub(super) fn missing(&self) -> Vec<(Ordinal, ModelId)> {
+        let missing = |(ordinal, device): (Ordinal, &DeviceResidency)| {
+            let required = device.evictable.required();
+            let missing = required.filter(|model| !device.resident.contains_key(*model));
+            missing.map(|model| (ordinal, model.clone())).collect::<Vec<_>>()
+        };
+        (0..).zip(&self.0).flat_map(missing).collect()
+    }
+
     /// Marks these models as evictable.
     pub(super) fn allow(&mut self, device: Ordinal, evict: Vec<ModelId>) {
         if let Some(device_residency) = self.get_mut(device) {

@@ -110,6 +110,7 @@ impl Models {
             )
         })?;
         let pin = self.load(&source, device, placements, trace).await?;
+        self.count_cold_start(&pin);
         let ran_on = RanOn { device: device.name.clone(), instead: None };
         let pin = ModelPin::new(pin, ran_on, device.ordinal, (self, placements), None, None);
         Ok(LoadedModel { id: source.id().clone(), pin, _loaded: loaded })

@@ -91,6 +91,20 @@ impl Models {
         if let Some(pin) = device.cache.pin(key) {
             return Ok(pin);
         }
+        let pin = self.load_current(entry, device, placements, trace).await?;
+        self.count_cold_start(&pin);
+        Ok(pin)
+    }
+
+    /// Fetches the files of a model and loads it onto a device.
+    pub(super) async fn load_current(
+        &self,
+        entry: &ModelEntry,
+        device: &NodeDevice,
+        placements: &Placements,
+        trace: &Trace,
+    ) -> Result<Pin, OpenError> {
+        let key = &entry.source.key;
         if self.blobs().is_shared()
             && let Err(error) = self.fetch(entry, device.platform, placements).await
         {
@@ -248,8 +262,14 @@ impl Models {
         self.note_residents(*ordinal, placements);
         if let Some(load_time) = acquired.as_ref().ok().and_then(Pin::load_time) {
             self.metrics.phase(Phase::ModelLoad, load_time);
-            self.metrics.cold_start(ColdStart::Model);
         }
         acquired
+    }
+
+    /// Counts a cold start if a call has waited for the load of a model.
+    pub(super) fn count_cold_start(&self, pin: &Pin) {
+        if pin.load_time().is_some() {
+            self.metrics.cold_start(ColdStart::Model);
+        }
     }
 }

@@ -18,11 +18,9 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use weir_call::Objective;
-use weir_dispatch::profiling::{
-    GeneratedInputs, InputsError, Profiling, ProfilingPlan, ProfilingPlanError, ProfilingResources, TIME_MAX,
-};
+use weir_dispatch::profiling::{Profiling, ProfilingPlan, ProfilingPlanError, ProfilingResources, TIME_MAX};
 use weir_dispatch::{CallCtx, ModelTarget};
-use weir_inference::PRIORITY_DEFAULT;
+use weir_inference::{GeneratedInputs, InputsError, PRIORITY_DEFAULT};
 use weir_telemetry::Trace;
 use weir_types::ErrorCode;
 use weir_types::api::{ProfileEvent, ProfileRequest};

@@ -108,6 +108,8 @@ variants! {
         2 => MayEvict { device, evict },
         3 => Abandoned { invocation },
         4 => Beat,
+        5 => Load { device, model, evict },
+        6 => Release { device, model },
     }
     NodeEvent as "event" {
         0 => Hello(hello),
@@ -127,6 +129,8 @@ variants! {
         14 => DeviceResized { device, capacity_bytes },
         15 => Beat,
         16 => Leaving,
+        17 => LoadFailed { device, model },
+        18 => Released { device, model },
     }
     Platform as "platform" { 0 => Cpu, 1 => Cuda, 2 => Fake }
     Rejection as "rejection" { 0 => QueueFull, 1 => NoCapacity, 2 => Deadline, 3 => Slo, 4 => NodeLost }

@@ -108,6 +108,8 @@ pub(crate) fn event() -> impl Strategy<Value = NodeEvent> {
         device.prop_map(|device| NodeEvent::DeviceUp { device }),
         (device, any::<u64>())
             .prop_map(|(device, capacity_bytes)| NodeEvent::DeviceResized { device, capacity_bytes }),
+        (device, model()).prop_map(|(device, model)| NodeEvent::LoadFailed { device, model }),
+        (device, model()).prop_map(|(device, model)| NodeEvent::Released { device, model }),
         Just(NodeEvent::Beat),
         Just(NodeEvent::Leaving),
     ]
@@ -147,6 +149,12 @@ pub(crate) fn command() -> impl Strategy<Value = DispatcherCommand> {
             }
         ),
         (any::<u32>(), evict()).prop_map(|(device, evict)| DispatcherCommand::MayEvict { device, evict }),
+        (any::<u32>(), model(), evict()).prop_map(|(device, model, evict)| DispatcherCommand::Load {
+            device,
+            model,
+            evict
+        }),
+        (any::<u32>(), model()).prop_map(|(device, model)| DispatcherCommand::Release { device, model }),
         id().prop_map(|invocation| DispatcherCommand::Abandoned { invocation }),
         Just(DispatcherCommand::Beat),
     ]

@@ -15,6 +15,7 @@ pub struct PlacementMetrics {
     estimate_ratio: Family<PlacementLabels, Histogram>,
     backlog: Family<BacklogLabels, Gauge<f64, AtomicU64>>,
     run_slots: Gauge,
+    copies_missing: Gauge,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -31,6 +32,8 @@ pub struct SchedulerBacklog {
     pub committed_s: f64,
     /// Run slots of the devices.
     pub run_slots: u32,
+    /// Copies of models that `copies_min` requires and no device keeps.
+    pub copies_missing: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -60,16 +63,23 @@ impl PlacementMetrics {
             "Run slots of the devices on which this node's scheduler places invocations",
             run_slots.clone(),
         );
-        Self { estimate_ratio, backlog, run_slots }
+        let copies_missing = Gauge::default();
+        registry.register(
+            "scheduler_copies_missing",
+            "Copies of models that `copies_min` requires and that no device keeps for lack of room or after a failed load",
+            copies_missing.clone(),
+        );
+        Self { estimate_ratio, backlog, run_slots, copies_missing }
     }
 
     /// Sets the gauges of the scheduler's work, all zero for a node that asks a dispatcher.
     pub fn set_backlog(&self, backlog: SchedulerBacklog) {
-        let SchedulerBacklog { waiting_s, committed_s, run_slots } = backlog;
+        let SchedulerBacklog { waiting_s, committed_s, run_slots, copies_missing } = backlog;
         for (state, seconds) in [("waiting", waiting_s), ("committed", committed_s)] {
             self.backlog.get_or_create(&BacklogLabels { state }).set(seconds);
         }
         self.run_slots.set(i64::from(run_slots));
+        self.copies_missing.set(i64::try_from(copies_missing).unwrap_or(i64::MAX));
     }
 
     /// Counts the end of an invocation on a device of this kind: `ratio` is its estimated time over

@@ -13,7 +13,7 @@
 use super::DeviceView;
 use crate::policy::OpenableModel;
 use crate::view::ModelParts;
-use crate::view::memory::{BYTES_MAX, Holders, ModelSize, together_bytes};
+use crate::view::memory::{BYTES_MAX, CombinedModelSize, Holders, ModelSize};
 use crate::view::models::Has;
 use crate::{ModelKey, PartId};
 use smallvec::SmallVec;
@@ -27,6 +27,8 @@ pub(super) struct HeldModel {
     resident: bool,
     /// Number of running invocations that may open the model.
     grants: u32,
+    /// Whether one of the grants is that of a required copy.
+    required: bool,
     /// The node may evict the model while no grant needs it.
     evictable: bool,
     used: u64,
@@ -80,10 +82,47 @@ impl DeviceView {
         self.models.iter().filter(|(_, held)| !held.is_evictable_now()).map(|(model, _)| *model)
     }
 
-    /// Whether the demands that run here fit into the empty memory.
+    /// Whether the demands that run here fit into the memory beside the required copies.
     #[must_use]
     pub fn is_large_enough(&self, demands: &[OpenableModel]) -> bool {
-        together_bytes(self.own(demands)) <= self.spec.capacity_bytes
+        let is_demanded = |model: ModelKey| demands.iter().any(|demand| demand.model == model);
+        let mut together = self.required_size(is_demanded);
+        self.own(demands).for_each(|demand| together.add(&ModelSize::for_demand(demand)));
+        together.bytes() <= self.spec.capacity_bytes
+    }
+
+    /// Bytes of the required copies; shared parts count once.
+    pub(crate) fn required_bytes(&self) -> u64 {
+        self.required_size(|_| false).bytes()
+    }
+
+    /// The size of the required copies, except those for which `is_excluded` is true.
+    fn required_size(&self, is_excluded: impl Fn(ModelKey) -> bool) -> CombinedModelSize {
+        let mut together = CombinedModelSize::default();
+        if self.required == 0 {
+            return together;
+        }
+        let required = self.models.iter().filter(|(model, held)| held.required && !is_excluded(**model));
+        required.for_each(|(_, held)| together.add(&held.size()));
+        together
+    }
+
+    /// Requires a copy of a model, which is promised like a granted one.
+    pub(in crate::view) fn require(&mut self, demand: &OpenableModel, there_at_ns: u64, clock: u64) {
+        self.promise(demand, there_at_ns, clock);
+        if let Some(held) = self.models.get_mut(&demand.model) {
+            self.required += u32::from(!held.required);
+            held.required = true;
+        }
+    }
+
+    /// Requires a copy no longer. Returns false if it was not required.
+    pub(in crate::view) fn require_no_more(&mut self, model: ModelKey) -> bool {
+        let Some(held) = self.models.get_mut(&model).filter(|held| held.required) else { return false };
+        held.required = false;
+        self.required -= 1;
+        self.keep_promise(model);
+        true
     }
 
     /// The models granted to running invocations, and their sizes.
@@ -301,7 +340,16 @@ impl DeviceView {
 impl HeldModel {
     /// A model that is neither resident nor granted.
     fn new(bytes: u64, parts: ModelParts, there_at_ns: u64) -> Self {
-        Self { bytes, parts, resident: false, grants: 0, evictable: false, used: 0, there_at_ns }
+        Self {
+            bytes,
+            parts,
+            resident: false,
+            grants: 0,
+            required: false,
+            evictable: false,
+            used: 0,
+            there_at_ns,
+        }
     }
 
     fn size(&self) -> ModelSize {

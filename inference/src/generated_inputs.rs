@@ -1,8 +1,8 @@
-//! Generates inputs for profiling a model.
+//! Generates inputs of a model, for runs that measure the model or warm it up.
 
+use crate::{Tensor, TensorError};
 use std::collections::BTreeMap;
 use weir_device::{Arena, ArenaExhausted};
-use weir_inference::{Tensor, TensorError};
 use weir_types::{ElementType, Port, Shape, ShapeError, Signature};
 
 /// The size limit of one run's inputs: the same as for a batch.
@@ -65,6 +65,9 @@ pub struct GeneratedInputs {
 
 impl GeneratedInputs {
     /// Plans inputs with variable dimensions of the sizes in `dims`, for batches up to `batch_max`.
+    ///
+    /// # Errors
+    /// If `dims` does not have a size for each variable dimension, or the inputs are too large.
     pub fn new(
         signature: &Signature,
         mask: Option<&str>,
@@ -82,9 +85,25 @@ impl GeneratedInputs {
         Ok(inputs)
     }
 
+    /// Plans inputs for one item, with variable dimensions of size 1.
+    ///
+    /// # Errors
+    /// If the inputs of this size are too large.
+    pub fn smallest(signature: &Signature, mask: Option<&str>) -> Result<Self, InputsError> {
+        let skipped = usize::from(signature.has_batch_dimension());
+        let dims = signature.inputs.iter().map(|port| {
+            let variable = port.shape.iter().skip(skipped).filter(|size| size.is_none());
+            (port.name.clone(), vec![1; variable.count()])
+        });
+        Self::new(signature, mask, dims.collect(), 1)
+    }
+
     /// Generates a tensor for every input. Floating-point numbers are spread over 0 to 1. Integers
     /// are 0, which is a valid index of every vocabulary, and 1 in a mask. Blocks while filling the
     /// memory.
+    ///
+    /// # Errors
+    /// If the arena has no room.
     pub fn make(&self, batch: u32, arena: &Arena) -> Result<Vec<(String, Tensor)>, InputsError> {
         let made = self.ports.iter().zip(self.shapes(batch)?).map(|(port, shape)| {
             let data =
@@ -255,5 +274,17 @@ mod tests {
             let error = make(&images, 1, &[dims]).unwrap_err();
             assert!(error.contains(why), "{dims:?}: {error}");
         }
+    }
+
+    #[test]
+    fn smallest_inputs_need_no_sizes() {
+        let inputs = vec![
+            port("input_ids", ElementType::Int64, &[None, None]),
+            port("image", ElementType::Fp32, &[None, Some(3), None, Some(2)]),
+        ];
+        let smallest = GeneratedInputs::smallest(&signature(inputs), None).unwrap();
+        let made = smallest.make(1, &Arena::new(1 << 20)).unwrap();
+        let shapes: Vec<_> = made.iter().map(|(_, tensor)| tensor.shape().to_string()).collect();
+        assert_eq!(shapes, ["[1, 1]", "[1, 3, 1, 2]"]);
     }
 }
