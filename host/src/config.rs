@@ -69,8 +69,9 @@ pub struct NodeConfig {
     /// Scheduler: the placement policy, service level objectives and the recording.
     pub scheduler: SchedulerConfig,
     /// Tenant quotas, by tenant name: `weight` against other waiting tenants, calls that run at
-    /// once (`running_max`), fraction of the device time (`device_share_max`, from 0 to 1) and
-    /// device memory for the tenant's models (`resident_bytes_max`). A missing value means no cap.
+    /// once (`running_max`), fraction of the device time (`device_share_max`, from 0 to 1), and
+    /// device memory for the tenant's models (`resident_bytes_max`) and for the copies of them that
+    /// are always in memory (`required_bytes_max`). A missing value means no cap.
     /// In a cluster, the dispatcher's setting applies, over all nodes. Each node counts requests
     /// (`requests_per_s`, `requests_burst`, `requests_running_max`), names (`names_max`), stored bytes
     /// (`stored_bytes_max`) and the memory of functions (`guest_memory_bytes_max`).

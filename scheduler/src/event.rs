@@ -142,7 +142,7 @@ pub enum Event {
         models: Vec<RequiredModel>,
     },
     /// A device has ended its obligation to keep a model, as [`Action::Release`](crate::Action::Release)
-    /// demanded. Loads of the model that began before were reported before.
+    /// demanded. A load of the model that was in progress has ended, and was reported before.
     Released {
         /// The device.
         device: DeviceId,
@@ -273,7 +273,8 @@ pub struct RequiredModel {
 impl RequiredModel {
     /// Maximum number of required models of a cluster.
     pub const MODELS_MAX: usize = 1_024;
-    /// Time after which a device that failed to load a required model is considered again.
+    /// Time after which a device that failed to load a required model is considered again. It doubles
+    /// with each further failure, up to 32 times.
     pub const RETRY_NS: u64 = 60_000_000_000;
 }
 

@@ -77,10 +77,10 @@ impl Evictable {
         self.required.iter()
     }
 
-    /// Allows more models to be evicted, independent of any invocation.
+    /// Allows more models to be evicted, independent of any invocation. Required models stay.
     pub fn allow(&mut self, evict: Vec<ModelId>) {
         for model in evict {
-            if !self.allowed.contains(&model) {
+            if !self.allowed.contains(&model) && !self.required.contains(&model) {
                 self.allowed.push(model);
             }
         }
@@ -169,9 +169,13 @@ mod tests {
         evictable.allow(vec![required.clone()]);
         evictable.require(required.clone(), vec![victim.clone()]);
         evictable.require(required.clone(), vec![]);
-        assert_eq!(evictable.victims(), [victim]);
+        assert_eq!(evictable.victims(), std::slice::from_ref(&victim));
         assert_eq!(evictable.unneeded([&required]), []);
         assert!(evictable.is_granted(&required));
+        // Nothing allows its eviction, so no load waits for it.
+        evictable.start(InvocationId(2), vec![], vec![required.clone()]);
+        assert!(!evictable.is_held_up());
+        evictable.finish(InvocationId(2));
         // The end of a call does not end the requirement.
         evictable.start(InvocationId(1), vec![required.clone()], vec![]);
         evictable.finish(InvocationId(1));

@@ -33,7 +33,7 @@ impl Setup {
 
 /// Version of the format, and of the scheduler's decisions. A replay of a record of another version
 /// would fail at some point, so it is rejected.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 
 /// The first line, for writing.
 #[derive(Serialize)]

@@ -197,7 +197,10 @@ impl Scheduler {
             self.bound_queue(newcomer, actions);
         }
         if self.held.is_none() {
-            self.required.place(self.now_ns, &mut self.view, actions);
+            let waiting_bytes = || self.waiting.values().map(|waits| waits.bytes).max().unwrap_or_default();
+            let is_due = self.required.place_at_ns().is_some_and(|place_at_ns| place_at_ns <= self.now_ns);
+            let waiting_bytes = if is_due { waiting_bytes() } else { 0 };
+            self.required.place(self.now_ns, waiting_bytes, &mut self.view, actions);
         }
         self.ask_to_be_woken(actions);
     }
@@ -347,8 +350,11 @@ impl Scheduler {
     /// Whether some known device can run the request and is large enough, and the tenant's memory
     /// limit allows it. True while no device is known.
     fn could_fit(&self, request: &PlacementRequest) -> bool {
-        let is_within_cap =
-            || together_bytes(&request.models) <= self.view.tenants().bytes_max(request.tenant);
+        let is_within_cap = || {
+            let bytes_max = self.view.tenants().bytes_max(request.tenant);
+            together_bytes(&request.models) <= bytes_max
+                && (bytes_max == u64::MAX || self.required.bytes_with(request) <= bytes_max)
+        };
         request.models.is_empty() || is_within_cap() && self.has_device_for(request)
     }
 

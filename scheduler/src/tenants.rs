@@ -36,6 +36,10 @@ pub struct TenantLimits {
     /// models count once per device.
     #[serde(skip_serializing_if = "no_cap_u64")]
     pub resident_bytes_max: u64,
+    /// Maximum memory of the tenant's required copies on all devices together, in bytes. Parts shared
+    /// by models count for each model.
+    #[serde(skip_serializing_if = "no_cap_u64")]
+    pub required_bytes_max: u64,
 }
 
 /// Omits the default: not every format has integers of that size.
@@ -55,7 +59,13 @@ pub(crate) fn share<S: Serializer>(share: &f64, serializer: S) -> Result<S::Ok, 
 impl Default for TenantLimits {
     /// Equal weights and no limits.
     fn default() -> Self {
-        Self { weight: 1, running_max: u32::MAX, device_share_max: 1.0, resident_bytes_max: u64::MAX }
+        Self {
+            weight: 1,
+            running_max: u32::MAX,
+            device_share_max: 1.0,
+            resident_bytes_max: u64::MAX,
+            required_bytes_max: u64::MAX,
+        }
     }
 }
 
@@ -210,6 +220,12 @@ impl Tenants {
     #[must_use]
     pub fn bytes_max(&self, tenant: TenantKey) -> u64 {
         self.table.get(tenant.0).limits.resident_bytes_max
+    }
+
+    /// The tenant's limit of required copies, in bytes.
+    #[must_use]
+    pub fn required_bytes_max(&self, tenant: TenantKey) -> u64 {
+        self.table.get(tenant.0).limits.required_bytes_max
     }
 
     /// The tenant's models that are in some device's memory or promised to be.

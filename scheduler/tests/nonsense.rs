@@ -54,6 +54,7 @@ fn limits() -> impl Strategy<Value = TenantLimits> {
             running_max,
             device_share_max,
             resident_bytes_max,
+            ..TenantLimits::default()
         },
     )
 }

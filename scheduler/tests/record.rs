@@ -132,14 +132,14 @@ fn replay_reports_the_line_of_the_first_difference() {
 fn invalid_record_is_an_error_with_its_line() {
     let (mut recorder, _) = record(usize::MAX);
     let setup = text(&mut recorder).lines().next().unwrap().to_owned();
-    let old = setup.replace("\"version\":5,", "");
+    let old = setup.replace("\"version\":6,", "");
     let unknown = setup.replace(PolicyKind::default().as_str(), "fastest");
     let bad = [
         (String::new(), "line 1"),
         ("{}\n".to_owned(), "line 1"),
         (format!("{unknown}\n"), "fastest"),
         (format!("{old}\n"), "version 1"),
-        (format!("{}\n", setup.replace("\"version\":5", "\"version\":6")), "version 6"),
+        (format!("{}\n", setup.replace("\"version\":6", "\"version\":7")), "version 7"),
         (format!("{setup}\n{{}}\n"), "line 2"),
         (format!("{setup}\n{{\"now_ns\":-1,\"event\":\"woken\",\"actions\":[]}}\n"), "line 2"),
         (format!("{setup}\n{}\n", "[".repeat(100_000)), "line 2"),

@@ -4,7 +4,7 @@
 
 use weir_scheduler::{
     Action, Arrival, DeviceRule, DeviceSpec, Event, ModelDemand, Rejection, RequiredModel, Scheduler,
-    Settings,
+    Settings, TenantLimits,
 };
 use weir_types::{
     DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version,
@@ -29,6 +29,17 @@ fn device(node: u32, ordinal: u32) -> DeviceId {
     DeviceId { node: NodeId(node), ordinal }
 }
 
+fn spec(platform: Platform) -> DeviceSpec {
+    DeviceSpec {
+        kind: platform.as_str().into(),
+        platform,
+        capacity_bytes: 100,
+        slots: 1,
+        invocations_max: 10,
+        rule: DeviceRule::CountedInvocations,
+    }
+}
+
 /// Nodes with devices of 100 bytes, of which required copies take at most 50.
 struct Fixture {
     scheduler: Scheduler,
@@ -46,15 +57,8 @@ impl Fixture {
     }
 
     fn node_up(&mut self, node: u32, devices: usize) -> Vec<String> {
-        let spec = DeviceSpec {
-            kind: "gpu".into(),
-            platform: Platform::Cpu,
-            capacity_bytes: 100,
-            slots: 1,
-            invocations_max: 10,
-            rule: DeviceRule::CountedInvocations,
-        };
-        self.tell(Event::NodeUp { node: NodeId(node), devices: vec![spec; devices] })
+        let devices = vec![spec(Platform::Fake); devices];
+        self.tell(Event::NodeUp { node: NodeId(node), devices })
     }
 
     /// The actions about models, as `load MODEL NODE.DEVICE -VICTIM`. Models that are to be loaded or
@@ -96,17 +100,29 @@ impl Fixture {
     }
 
     fn loaded(&mut self, device: DeviceId, name: &str, bytes: u64) {
-        let (model, parts) = (model(name), Vec::new());
+        let model = model(name);
+        let parts = Vec::new();
         let done = self.tell(Event::Loaded { device, model, bytes, load_time_ns: Some(1), parts });
         assert_eq!(done, Vec::<String>::new());
     }
 
     /// A call of a model, which ends if it starts.
     fn call(&mut self, name: &str, bytes: u64) -> Vec<String> {
+        let done = self.arrive(name, bytes);
+        if let Some(started) = done.iter().find_map(|action| action.strip_prefix("start call ")) {
+            let (node, rest) = started.split_once('.').unwrap();
+            let ordinal = rest.split(' ').next().unwrap();
+            self.loaded(device(node.parse().unwrap(), ordinal.parse().unwrap()), name, bytes);
+            self.tell(Event::Finished { invocation: InvocationId(self.invocations), used: None });
+        }
+        done
+    }
+
+    fn arrive(&mut self, name: &str, bytes: u64) -> Vec<String> {
         self.invocations += 1;
         let invocation = InvocationId(self.invocations);
         let ModelId { tenant, name: function, version } = model(name);
-        let done = self.tell(Event::Arrived(Arrival {
+        self.tell(Event::Arrived(Arrival {
             invocation,
             function: FunctionId { tenant, name: function, version },
             models: vec![demand(name, bytes)],
@@ -118,14 +134,7 @@ impl Fixture {
             slo: None,
             inputs: Vec::new(),
             batch_items_max: 1,
-        }));
-        if let Some(started) = done.iter().find_map(|action| action.strip_prefix("start call ")) {
-            let (node, rest) = started.split_once('.').unwrap();
-            let ordinal = rest.split(' ').next().unwrap();
-            self.loaded(device(node.parse().unwrap(), ordinal.parse().unwrap()), name, bytes);
-            self.tell(Event::Finished { invocation, used: None });
-        }
-        done
+        }))
     }
 
     fn wait(&mut self, seconds: u64) -> Vec<String> {
@@ -230,6 +239,92 @@ fn failed_load_is_tried_elsewhere_and_here_again_later() {
     assert_eq!(fixture.tell(failed(1)), Vec::<String>::new());
     assert_eq!(fixture.wait(59), Vec::<String>::new());
     assert_eq!(fixture.wait(1), ["load m 0.0"]);
+    // The second failure counts twice as long.
+    assert_eq!(fixture.tell(failed(0)), ["load m 1.0"]);
+    assert_eq!(fixture.tell(failed(1)), Vec::<String>::new());
+    assert_eq!(fixture.wait(119), Vec::<String>::new());
+    assert_eq!(fixture.wait(1), ["load m 0.0"]);
+}
+
+#[test]
+fn copies_are_on_accelerators_first() {
+    let mut fixture = Fixture::new(&[]);
+    let devices = vec![spec(Platform::Cpu), spec(Platform::Fake)];
+    fixture.tell(Event::NodeUp { node: NodeId(0), devices });
+    // The processor is faster to load, since the model is there already.
+    fixture.loaded(device(0, 0), "m", 30);
+    assert_eq!(fixture.require(&[required("m", 30, 1)]), ["load m 0.1"]);
+    assert_eq!(fixture.require(&[required("m", 30, 2)]), ["load m 0.0"]);
+}
+
+#[test]
+fn copies_leave_nodes_with_several_first() {
+    let mut fixture = Fixture::new(&[2, 1]);
+    assert_eq!(fixture.require(&[required("m", 30, 3)]).len(), 3);
+    assert_eq!(fixture.require(&[required("m", 30, 2)]), ["release m 0.1"]);
+}
+
+#[test]
+fn copies_leave_room_for_a_waiting_call() {
+    let mut fixture = Fixture::new(&[1]);
+    // The device is busy, so the call waits.
+    let busy = fixture.arrive("busy", 50);
+    assert_eq!(fixture.arrive("large", 80).len(), 0);
+    assert_eq!(fixture.require(&[required("m", 30, 1)]), Vec::<String>::new());
+    let finished = Event::Finished { invocation: InvocationId(1), used: None };
+    assert_eq!((busy.len(), fixture.tell(finished)[0].as_str()), (1, "start call 0.0"));
+    fixture.tell(Event::Finished { invocation: InvocationId(2), used: None });
+    assert_eq!(fixture.wait(1), ["load m 0.0"]);
+}
+
+#[test]
+fn tenants_have_a_limit_of_required_copies() {
+    let limits = TenantLimits { required_bytes_max: 50, resident_bytes_max: 70, ..TenantLimits::default() };
+    let settings = Settings { tenant_default: limits, ..Settings::default() };
+    let mut fixture = Fixture { scheduler: Scheduler::new(&settings), now_ns: 0, invocations: 0 };
+    fixture.node_up(0, 2);
+    assert_eq!(fixture.require(&[required("m", 30, 2)]), ["load m 0.0"]);
+    assert_eq!(fixture.scheduler.copies_missing(), 1);
+    fixture.loaded(device(0, 0), "m", 30);
+    // The copy counts against the tenant's memory.
+    assert_eq!(fixture.call("a", 41), [format!("{:?}", Rejection::NoCapacity)]);
+    assert_eq!(fixture.call("a", 40).len(), 1);
+    assert_eq!(fixture.call("m", 30), ["start call 0.0"]);
+}
+
+/// A device that shrinks in steps does not give up more than it has to.
+#[test]
+fn repeated_shrinks_count_copies_that_are_being_released() {
+    let mut fixture = Fixture::new(&[1]);
+    assert_eq!(fixture.require(&[required("a", 20, 1), required("b", 20, 1)]).len(), 2);
+    let mut shrink = |capacity_bytes| {
+        let mut actions = Vec::new();
+        let event = Event::DeviceResized { device: device(0, 0), capacity_bytes };
+        fixture.scheduler.handle(0, event, &mut actions);
+        actions.iter().filter(|action| matches!(action, Action::Release { .. })).count()
+    };
+    // The node has not confirmed the first release when it shrinks again.
+    assert_eq!((shrink(60), shrink(59)), (1, 0));
+}
+
+#[test]
+fn scheduler_sleeps_while_no_copy_finds_room() {
+    let mut fixture = Fixture::new(&[1]);
+    let models: Vec<_> = (0..40).map(|at| required(&format!("m{at}"), 60, 1)).collect();
+    assert_eq!(fixture.require(&models), Vec::<String>::new());
+    let mut wakes = 0;
+    let mut at_ns = 0;
+    while at_ns < SECOND_NS {
+        let mut actions = Vec::new();
+        fixture.scheduler.handle(at_ns, Event::Woken, &mut actions);
+        let wake = actions.iter().find_map(|action| match action {
+            Action::WakeAt(at_ns) => Some(*at_ns),
+            _ => None,
+        });
+        at_ns = wake.unwrap();
+        wakes += 1;
+    }
+    assert!(wakes <= 4, "{wakes} wake-ups in a second");
 }
 
 #[test]

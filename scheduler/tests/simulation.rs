@@ -83,6 +83,7 @@ fn cluster(rng: &mut Pcg64) -> SimulatedCluster {
         running_max: [u32::MAX, 1, 3][rng.random_range(0..3)],
         device_share_max: [1.0, 1.0, 0.5][rng.random_range(0..3)],
         resident_bytes_max: [u64::MAX, u64::MAX, 8_000_000_000][rng.random_range(0..3)],
+        required_bytes_max: u64::MAX,
     };
     let queue_len_max = [usize::MAX, 5][rng.random_range(0..2)];
     SimulatedCluster {

@@ -197,6 +197,12 @@ fn batching(model: &ModelVersion, set: impl std::fmt::Display) -> String {
     if model.signature.has_batch_dimension() { set.to_string() } else { "no batch dimension".to_owned() }
 }
 
+/// Describes required copies.
+fn kept_copies(copies_min: u32) -> String {
+    let devices = if copies_min == 1 { "device" } else { "devices" };
+    format!("kept in the memory of {copies_min} {devices}")
+}
+
 fn details(model: &ModelVersion) -> String {
     let slots = model.manifest.slots.map_or_else(|| "the node chooses".into(), |slots| slots.to_string());
     let mut facts = vec![
@@ -216,7 +222,7 @@ fn details(model: &ModelVersion) -> String {
     facts
         .extend(model.manifest.keep_alive_ms.map(|ms| ("keep alive", format!("{ms} ms after its last use"))));
     let copies = Some(model.manifest.copies_min).filter(|copies| *copies > 0);
-    facts.extend(copies.map(|copies| ("copies", format!("on at least {copies} devices at all times"))));
+    facts.extend(copies.map(|copies| ("copies", kept_copies(copies))));
     facts.extend(model.manifest.autosize.map(|autosize| ("autosize", autosize.to_string())));
     facts.extend(model.manifest.slo_ms.map(|ms| ("slo", format!("{ms} ms"))));
     facts.extend(model.manifest.cost_slo.map(|cost| ("cost slo", cost.to_string())));

@@ -15,8 +15,8 @@ pub use cluster::{
 
 mod placement;
 pub use placement::{
-    HealthChange, LocalPlacement, Placement, PlacementConfig, PlacementGuard, Placements, RemotePlacement,
-    ResidencyChanges, ResidentLoad, SchedulerConfig, UseRecorder,
+    CopyLoad, HealthChange, LocalPlacement, Placement, PlacementConfig, PlacementGuard, Placements,
+    RemotePlacement, ResidencyChanges, ResidentLoad, SchedulerConfig, UseRecorder,
 };
 
 mod upkeep;

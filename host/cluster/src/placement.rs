@@ -34,6 +34,7 @@ pub use config::SchedulerConfig;
 pub use device_use::UseRecorder;
 pub(crate) use driver::LinkId;
 pub use guard::{LocalPlacement, PlacementGuard};
+pub use required::CopyLoad;
 pub use residency::{HealthChange, ResidencyChanges, ResidentLoad};
 pub(crate) use state::ForwardStep;
 pub use state::{Placement, RemotePlacement};
@@ -48,7 +49,7 @@ use record::RecordSink;
 use residency::{ReportedModel, ResidencyTable};
 use staging::StagingTable;
 use state::{Elsewhere, PlacementRefusal, PlacementState, Placer, WaitingCall};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
@@ -149,6 +150,8 @@ impl Placements {
             history: PlacementHistory::new(KEPT_PER_TENANT_MAX, KEPT_TENANTS_MAX),
             residency,
             staging,
+            loading: BTreeSet::new(),
+            released: Vec::new(),
             placements: Weak::new(),
         };
         let placements = Arc::new(Self {
@@ -415,6 +418,8 @@ impl Placements {
                 self.may_evict(state, device, evict);
             }
         }
+        // Only now, since the scheduler's answer has actions that follow these.
+        self.report_released(state);
     }
 
     fn carry_out(&self, state: &mut PlacementState, action: Action) {
@@ -432,7 +437,7 @@ impl Placements {
                 self.require_here(state, device.ordinal, model, evict);
             }
             Action::Release { device, model } if device.node == self.node => {
-                self.release_here(state, device.ordinal, model);
+                self.release_here(state, device.ordinal, &model);
             }
             // The driver has told the other node.
             Action::Load { .. } | Action::Release { .. } => {}

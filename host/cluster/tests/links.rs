@@ -190,10 +190,11 @@ async fn link_of_another_protocol_is_refused_with_both_versions() {
         (status, String::from_utf8(text.to_vec()).unwrap())
     };
     assert_eq!(answer(Some(PROTOCOL)).await.0, StatusCode::OK);
-    for (other, named) in [(Some(PROTOCOL + 1), "the other node 7"), (None, "the other node an earlier one")]
-    {
+    let next = PROTOCOL + 1;
+    for (other, named) in [(Some(next), next.to_string()), (None, "an earlier one".to_owned())] {
         let (status, text) = answer(other).await;
         assert_eq!(status, StatusCode::CONFLICT);
-        assert!(text.contains(&format!("protocol {PROTOCOL}")) && text.contains(named), "{text}");
+        let named = format!("the other node {named}");
+        assert!(text.contains(&format!("protocol {PROTOCOL}")) && text.contains(&named), "{text}");
     }
 }

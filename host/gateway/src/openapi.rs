@@ -13,7 +13,7 @@ use std::sync::LazyLock;
 
 pub(super) const PATH: &str = "/v1/openapi.yaml";
 
-/// The document as `build.rs` packs it: a tenth of its size.
+/// The document as `build.rs` packs it: an eighth of its size.
 const PACKED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/openapi.yaml.xz"));
 
 /// The document, unpacked for the first request.

@@ -120,9 +120,7 @@ impl Background {
             spawn(boxed(prefetch_models(models, placements.clone(), cluster.prefetch)));
         }
         spawn(boxed(let_idle_go(Arc::downgrade(&state.models), placements.clone(), keep_alive(config))));
-        let arena = state.arena.clone();
-        let models = Arc::downgrade(&state.models);
-        spawn(boxed(load_required(models, arena, placements.clone(), leads(state))));
+        spawn(boxed(keep_required(state)));
         spawn(boxed(watch_staging(Arc::downgrade(&state.models), placements)));
         for device in state.models.devices().iter() {
             spawn(boxed(watch_device(device, &state.models, &state.dispatch.placements)));
@@ -167,6 +165,12 @@ fn started() -> NewEvent {
     }
 }
 
+/// Keeps required copies of models in memory.
+fn keep_required(state: &Arc<NodeState>) -> impl Future<Output = ()> + Send + use<> {
+    let placements = state.dispatch.placements.clone();
+    load_required(Arc::downgrade(&state.models), state.arena.clone(), placements, leads(state))
+}
+
 type BackgroundTask = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
 fn boxed(task: impl Future<Output = ()> + Send + 'static) -> BackgroundTask {
@@ -174,7 +178,7 @@ fn boxed(task: impl Future<Output = ()> + Send + 'static) -> BackgroundTask {
 }
 
 /// Whether this node performs the tasks that only one node of the cluster performs.
-fn leads(state: &NodeState) -> impl Fn() -> bool + Send + 'static {
+fn leads(state: &NodeState) -> impl Fn() -> bool + Send + 'static + use<> {
     let cluster = state.cluster.clone();
     move || cluster.as_ref().is_none_or(|cluster| cluster.is_dispatcher())
 }

@@ -29,6 +29,7 @@ use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 use tempfile::NamedTempFile;
 use weir_types::{ContentHash, Hasher};
@@ -46,6 +47,9 @@ pub struct Blobs {
     unswept: Arc<Mutex<Option<HashSet<ContentHash>>>>,
     /// Fetches in progress, by blob. Concurrent callers share the fetch of a blob.
     fetching: Arc<Mutex<HashMap<ContentHash, WeakShared<Fetching>>>>,
+    /// Bytes that may be stored before the local blobs can exceed the cache's size limit. 0: not
+    /// known.
+    room_bytes: Arc<AtomicU64>,
 }
 
 type Fetching = BoxFuture<'static, Result<(), BlobError>>;
@@ -156,6 +160,7 @@ impl Blobs {
             health: None,
             unswept: Arc::new(Mutex::new(Some(earlier))),
             fetching: Arc::default(),
+            room_bytes: Arc::default(),
         })
     }
 
@@ -266,6 +271,9 @@ impl Blobs {
 
     async fn keep_here(&self, staged: Staged) -> std::io::Result<Hold> {
         let path = self.path(staged.digest);
+        let bytes = staged.bytes;
+        let spend = |room_bytes: u64| Some(room_bytes.saturating_sub(bytes));
+        let _ = self.room_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend);
         let kept = blocking(move || {
             if !is_intact(&path, staged.digest)? {
                 persist(staged.file, &path)?;

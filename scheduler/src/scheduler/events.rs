@@ -2,11 +2,12 @@
 //! whose device was lost.
 
 use super::Scheduler;
+use super::required::CopyEnd;
 use crate::view::InvocationEnd;
 use crate::{
     Action, Arrival, DeviceKey, Estimate, Event, PlacementDecision, PlacementRequest, Rejection, Slo, Why,
 };
-use weir_types::{DeviceId, InvocationId, NodeId};
+use weir_types::{DeviceId, InvocationId, ModelId, NodeId};
 
 impl Scheduler {
     /// Updates the view.
@@ -47,18 +48,8 @@ impl Scheduler {
             Event::Required { models } => {
                 self.required.set(models, self.now_ns, &mut self.view, actions);
             }
-            Event::Released { device, model } => {
-                if let Some(device) = self.key_of(device) {
-                    let known = self.required.released(device, &model, self.now_ns, &mut self.view);
-                    self.corrections.residency += u64::from(!known);
-                }
-            }
-            Event::LoadFailed { device, model } => {
-                if let Some(device) = self.key_of(device) {
-                    let known = self.required.failed(device, &model, self.now_ns, &mut self.view);
-                    self.corrections.residency += u64::from(!known);
-                }
-            }
+            Event::Released { device, model } => self.copy_ended(device, &model, CopyEnd::Released),
+            Event::LoadFailed { device, model } => self.copy_ended(device, &model, CopyEnd::Failed),
             Event::Staged { node, model, bytes, moved } => {
                 if self.view.node(node).is_some() {
                     self.view.staged(node, &model, &bytes, moved.as_ref());
@@ -95,6 +86,13 @@ impl Scheduler {
                 }
             }
         }
+    }
+
+    /// Records that a device no longer keeps a required copy.
+    fn copy_ended(&mut self, device: DeviceId, model: &ModelId, end: CopyEnd) {
+        let Some(device) = self.key_of(device) else { return };
+        let known = self.required.ended(device, model, end, self.now_ns, &mut self.view);
+        self.corrections.residency += u64::from(!known);
     }
 
     /// Adopts an invocation that another scheduler placed.
@@ -134,7 +132,7 @@ impl Scheduler {
             self.corrections.unknown_device += 1;
             return;
         };
-        self.required.devices_gone(&devices, self.now_ns, &mut self.view);
+        self.required.devices_lost(&devices, self.now_ns, &mut self.view);
         self.policy.devices_gone(&devices, &self.view);
         for request in self.admission.devices_gone(&devices) {
             self.rehouse(request, actions);

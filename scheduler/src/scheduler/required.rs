@@ -3,43 +3,58 @@
 //! A required copy is granted like the models of a running invocation, so it is never evicted. The
 //! copies of a device take at most a part of its memory; the rest stays free for other calls.
 
+use crate::view::{CombinedModelSize, ModelSize};
 use crate::{
-    Action, Arrival, DeviceKey, DeviceView, LeastLoss, PlacementRequest, RequiredModel, RoomFinder, Victims,
-    View,
+    Action, Arrival, DeviceKey, DeviceView, LeastLoss, PlacementRequest, RequiredModel, RoomFinder,
+    TenantKey, Victims, View,
 };
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use weir_types::{FunctionId, InvocationId, ModelId, Version};
+use weir_types::{FunctionId, InvocationId, ModelId, Platform, Version};
 
-/// Models for which one event seeks devices. The next event or wake-up goes on with the others.
-const MODELS_PER_EVENT: usize = 16;
-/// Time until the others.
-const NEXT_MODELS_NS: u64 = 10_000_000;
-/// Time until devices are sought again for copies that found no room.
+/// Maximum number of copies for which devices are sought after one event.
+const COPIES_PER_EVENT: usize = 16;
+/// Time until devices are sought for the copies beyond this number.
+const NEXT_COPIES_NS: u64 = 10_000_000;
+/// Time until devices are sought again, after no missing copy found one.
 const NO_ROOM_RETRY_NS: u64 = 1_000_000_000;
+/// The time after which a device is considered again doubles with each failure, up to this power.
+const RETRY_DOUBLINGS_MAX: u32 = 5;
 
 /// The required models, and the devices that keep them.
 pub(super) struct RequiredCopies {
     percent_max: u64,
     room: RoomFinder,
-    models: Vec<RequiredCopy>,
+    models: Vec<RequiredModelState>,
     /// The model at which the next search begins.
     next: usize,
+    /// Number of models that were searched in vain since the last change.
+    in_vain: usize,
     /// When devices are sought for missing copies; `None` if no copy is missing.
     place_at_ns: Option<u64>,
 }
 
-/// A required model, and the devices that keep it. A model that is required no longer stays, with no
-/// copies, until its devices have released it.
-struct RequiredCopy {
+/// A required model, and the devices that keep it. A model that is required no longer stays, with a
+/// minimum of no copies, until its devices have released it.
+struct RequiredModelState {
     model: RequiredModel,
     /// The model as a request, which holds a reference to its names.
     request: PlacementRequest,
     on: BTreeSet<DeviceKey>,
     /// Devices that are to release the model and have not done so yet.
     releasing: BTreeSet<DeviceKey>,
-    /// Devices that failed to load the model, and the time at which they are considered again.
-    failed: BTreeMap<DeviceKey, u64>,
+    /// Devices that failed to load the model: the time at which each is considered again, and the
+    /// number of failures.
+    failed: BTreeMap<DeviceKey, (u64, u32)>,
+}
+
+/// How a device ends its obligation to keep a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CopyEnd {
+    /// The device has released the model, as demanded.
+    Released,
+    /// The device could not load the model.
+    Failed,
 }
 
 impl RequiredCopies {
@@ -49,6 +64,7 @@ impl RequiredCopies {
             room: RoomFinder::new(Box::new(LeastLoss)),
             models: Vec::new(),
             next: 0,
+            in_vain: 0,
             place_at_ns: None,
         }
     }
@@ -65,7 +81,21 @@ impl RequiredCopies {
 
     /// Number of required copies that no device keeps.
     pub(super) fn missing(&self) -> u64 {
-        self.models.iter().map(|copy| copy.copies_min().saturating_sub(copy.on.len()) as u64).sum()
+        self.models.iter().map(|model| model.copies_min().saturating_sub(model.on.len()) as u64).sum()
+    }
+
+    /// Memory of a tenant's required copies on all devices, and of the models of `request` that are
+    /// not among them. Shared parts count for each model.
+    pub(super) fn bytes_with(&self, request: &PlacementRequest) -> u64 {
+        let copies = self.tenant_bytes(request.tenant);
+        let is_required = |model| self.models.iter().any(|state| state.requires(model));
+        let others = request.models.iter().filter(|demand| !is_required(demand.model));
+        others.fold(copies, |sum, demand| sum.saturating_add(demand.bytes))
+    }
+
+    fn tenant_bytes(&self, tenant: TenantKey) -> u64 {
+        let own = self.models.iter().filter(|state| state.request.tenant == tenant);
+        own.map(RequiredModelState::bytes).fold(0, u64::saturating_add)
     }
 
     /// Replaces the list of required models. Copies that stay required stay on their devices.
@@ -79,31 +109,27 @@ impl RequiredCopies {
         models.truncate(if self.percent_max == 0 { 0 } else { RequiredModel::MODELS_MAX });
         let before = std::mem::take(&mut self.models);
         let mut before: BTreeMap<_, _> =
-            before.into_iter().map(|copy| (copy.model.demand.model.clone(), copy)).collect();
+            before.into_iter().map(|state| (state.model.demand.model.clone(), state)).collect();
+        let mut listed = BTreeSet::new();
         for model in models {
-            if self.models.iter().any(|copy| copy.is_of(&model.demand.model)) {
+            if !listed.insert(model.demand.model.clone()) {
                 continue;
             }
             let request = resolve(&model, now_ns, view);
-            let mut copy = RequiredCopy::new(model, request);
-            if let Some(known) = before.remove(&copy.model.demand.model) {
-                copy.on = known.on;
-                copy.releasing = known.releasing;
-                copy.failed = known.failed;
+            let mut state = RequiredModelState::new(model, request);
+            if let Some(known) = before.remove(&state.model.demand.model) {
+                state.on = known.on;
+                state.releasing = known.releasing;
+                state.failed = known.failed;
                 view.forget_names(&known.request);
             }
-            while copy.on.len() > copy.copies_min() {
-                let Some(device) = copy.on.last().copied() else { break };
-                copy.release(device, view, actions);
-            }
-            self.models.push(copy);
+            state.release_excess(view, actions);
+            self.models.push(state);
         }
-        for (_, mut copy) in before {
-            copy.model.copies_min = 0;
-            while let Some(device) = copy.on.first().copied() {
-                copy.release(device, view, actions);
-            }
-            self.models.push(copy);
+        for (_, mut state) in before {
+            state.model.copies_min = 0;
+            state.release_excess(view, actions);
+            self.models.push(state);
         }
         self.next = 0;
         self.changed(now_ns, view);
@@ -111,54 +137,46 @@ impl RequiredCopies {
 
     /// Seeks devices for missing copies at the end of this event.
     pub(super) fn changed(&mut self, now_ns: u64, view: &mut View) {
-        let gone = self.models.extract_if(.., |copy| copy.copies_min() == 0 && copy.releasing.is_empty());
-        gone.for_each(|copy| view.forget_names(&copy.request));
-        self.place_at_ns = self.models.iter().any(RequiredCopy::is_missing).then_some(now_ns);
+        let over = self.models.extract_if(.., |state| state.copies_min() == 0 && state.releasing.is_empty());
+        over.for_each(|state| view.forget_names(&state.request));
+        self.in_vain = 0;
+        self.place_at_ns = self.models.iter().any(RequiredModelState::is_missing).then_some(now_ns);
     }
 
-    /// Records that a device has released a model. Returns false if that was not demanded.
-    pub(super) fn released(
+    /// Records that a device no longer keeps a copy. Returns false if it had none that could end so.
+    pub(super) fn ended(
         &mut self,
         device: DeviceKey,
         model: &ModelId,
+        end: CopyEnd,
         now_ns: u64,
         view: &mut View,
     ) -> bool {
-        let Some(copy) = self.models.iter_mut().find(|copy| copy.is_of(model)) else { return false };
-        if !copy.releasing.remove(&device) {
+        let Some(state) = self.models.iter_mut().find(|state| state.model.demand.model == *model) else {
+            return false;
+        };
+        let was_there = match end {
+            CopyEnd::Released => state.releasing.remove(&device),
+            CopyEnd::Failed => state.on.remove(&device),
+        };
+        if !was_there {
             return false;
         }
-        copy.let_go(device, view);
-        self.changed(now_ns, view);
-        true
-    }
-
-    /// Records that a device could not load a model. Returns false if the model was not required
-    /// there.
-    pub(super) fn failed(
-        &mut self,
-        device: DeviceKey,
-        model: &ModelId,
-        now_ns: u64,
-        view: &mut View,
-    ) -> bool {
-        let Some(copy) = self.models.iter_mut().find(|copy| copy.is_of(model)) else { return false };
-        if !copy.on.remove(&device) {
-            return false;
+        if end == CopyEnd::Failed {
+            state.note_failure(device, now_ns);
         }
-        copy.failed.insert(device, now_ns.saturating_add(RequiredModel::RETRY_NS));
-        copy.let_go(device, view);
+        state.end_promise(device, view);
         self.changed(now_ns, view);
         true
     }
 
     /// Forgets the copies on devices of a lost node.
-    pub(super) fn devices_gone(&mut self, devices: &[DeviceKey], now_ns: u64, view: &mut View) {
-        for copy in &mut self.models {
+    pub(super) fn devices_lost(&mut self, devices: &[DeviceKey], now_ns: u64, view: &mut View) {
+        for state in &mut self.models {
             for device in devices {
-                copy.failed.remove(device);
-                copy.on.remove(device);
-                copy.releasing.remove(device);
+                state.failed.remove(device);
+                state.on.remove(device);
+                state.releasing.remove(device);
             }
         }
         self.changed(now_ns, view);
@@ -172,8 +190,8 @@ impl RequiredCopies {
         view: &mut View,
         actions: &mut Vec<Action>,
     ) {
-        for copy in &mut self.models {
-            copy.release(device, view, actions);
+        for state in &mut self.models {
+            state.release(device, view, actions);
         }
         self.changed(now_ns, view);
     }
@@ -186,60 +204,130 @@ impl RequiredCopies {
         view: &mut View,
         actions: &mut Vec<Action>,
     ) {
-        let Some(state) = view.device(device) else { return };
-        let bytes_max = required_bytes_max(state, self.percent_max);
-        let mut bytes = state.required_bytes();
-        for copy in self.models.iter_mut().rev() {
-            if bytes <= bytes_max {
+        while let Some(state) = view.device(device)
+            && self.kept_size(device).bytes() > required_bytes_max(state, self.percent_max)
+        {
+            let Some(last) = self.models.iter_mut().rev().find(|state| state.on.contains(&device)) else {
                 break;
-            }
-            if copy.release(device, view, actions) {
-                bytes = bytes.saturating_sub(copy.model.demand.bytes);
-            }
+            };
+            last.release(device, view, actions);
         }
         self.changed(now_ns, view);
     }
 
-    /// Chooses devices for missing copies, if that is due.
-    pub(super) fn place(&mut self, now_ns: u64, view: &mut View, actions: &mut Vec<Action>) {
+    /// The size of the copies on a device, without those that it is to release.
+    fn kept_size(&self, device: DeviceKey) -> CombinedModelSize {
+        let mut together = CombinedModelSize::default();
+        for state in self.models.iter().filter(|state| state.on.contains(&device)) {
+            state.request.models.iter().for_each(|demand| together.add(&ModelSize::for_demand(demand)));
+        }
+        together
+    }
+
+    /// Chooses devices for missing copies, if that is due. `waiting_bytes` is the memory that the
+    /// largest waiting call needs: copies leave a device with room for it.
+    pub(super) fn place(
+        &mut self,
+        now_ns: u64,
+        waiting_bytes: u64,
+        view: &mut View,
+        actions: &mut Vec<Action>,
+    ) {
         if self.place_at_ns.is_none_or(|place_at_ns| now_ns < place_at_ns) {
             return;
         }
         let len = self.models.len();
-        let mut placed = false;
         let mut sought = 0;
-        for _ in 0..len {
-            if sought == MODELS_PER_EVENT {
-                break;
-            }
+        while sought < COPIES_PER_EVENT && self.in_vain < len {
             let at = self.next % len;
-            self.next = (at + 1) % len;
-            let Some(copy) = self.models.get_mut(at) else { break };
-            copy.failed.retain(|_, until_ns| *until_ns > now_ns);
-            sought += usize::from(copy.is_missing());
-            while copy.is_missing() {
-                let Some((device, victims)) = best_device(copy, &self.room, self.percent_max, now_ns, view)
-                else {
-                    break;
-                };
-                placed = true;
-                copy.load_on(device, &victims, now_ns, view, actions);
+            let is_missing = self.models.get(at).is_some_and(RequiredModelState::is_missing);
+            let found = if is_missing { self.best_device(at, now_ns, waiting_bytes, view) } else { None };
+            sought += usize::from(is_missing);
+            match (found, self.models.get_mut(at)) {
+                (Some((device, victims)), Some(state)) => {
+                    self.in_vain = 0;
+                    state.load_on(device, &victims, now_ns, view, actions);
+                }
+                _ => {
+                    self.in_vain += 1;
+                    self.next = (at + 1) % len;
+                }
             }
         }
-        let after_ns = if placed || sought == MODELS_PER_EVENT { NEXT_MODELS_NS } else { NO_ROOM_RETRY_NS };
-        let is_missing = self.models.iter().any(RequiredCopy::is_missing);
+        let after_ns = if self.in_vain < len { NEXT_COPIES_NS } else { NO_ROOM_RETRY_NS };
+        if self.in_vain >= len {
+            self.in_vain = 0;
+        }
+        let is_missing = self.models.iter().any(RequiredModelState::is_missing);
         self.place_at_ns = is_missing.then(|| now_ns.saturating_add(after_ns));
+    }
+
+    /// The device for one more copy of a model: an accelerator if possible, then on a node without a
+    /// copy, then one that has the model in memory, then the one that loses least by the load.
+    fn best_device(
+        &self,
+        at: usize,
+        now_ns: u64,
+        waiting_bytes: u64,
+        view: &View,
+    ) -> Option<(DeviceKey, Victims)> {
+        let state = self.models.get(at)?;
+        let demand = state.request.models.first()?;
+        let tenant = view.tenants();
+        let tenant_bytes = self.tenant_bytes(state.request.tenant).saturating_add(demand.bytes);
+        if tenant_bytes > tenant.required_bytes_max(state.request.tenant) {
+            return None;
+        }
+        let nodes: BTreeSet<_> = state
+            .on
+            .iter()
+            .filter_map(|device| view.device(*device))
+            .map(|device| device.id().node)
+            .collect();
+        let roomy = view.devices().filter(|(_, device)| device.room_beside_required() >= waiting_bytes);
+        let roomy: Vec<_> = roomy.map(|(key, _)| key).take(2).collect();
+        let fitting = view.devices().filter_map(|(key, device)| {
+            if state.is_excluded(key, now_ns) || device.is_kept() || device.spec().invocations_max == 0 {
+                return None;
+            }
+            let required_bytes = device.required_bytes_with(demand);
+            let leaves_room = device.spec().capacity_bytes.saturating_sub(required_bytes) >= waiting_bytes
+                || roomy.iter().any(|other| *other != key);
+            if required_bytes > required_bytes_max(device, self.percent_max) || !leaves_room {
+                return None;
+            }
+            let victims = self.room.fit(now_ns, view, key, &state.request)?;
+            let holds = device.holds(demand.model);
+            let load_time_ns = if holds { 0 } else { view.load_time_ns(device, demand) };
+            let rank = (
+                device.spec().platform == Platform::Cpu,
+                nodes.contains(&device.id().node),
+                !holds,
+                victims.loss_ns.saturating_add(load_time_ns),
+                Reverse(device.spec().capacity_bytes.saturating_sub(device.held_bytes())),
+                key,
+            );
+            Some((rank, victims))
+        });
+        let (rank, victims) = fitting.min_by_key(|(rank, _)| *rank)?;
+        Some((rank.5, victims))
     }
 }
 
-impl RequiredCopy {
+impl RequiredModelState {
     fn new(model: RequiredModel, request: PlacementRequest) -> Self {
         let (on, releasing, failed) = Default::default();
         Self { model, request, on, releasing, failed }
     }
 
-    fn is_of(&self, model: &ModelId) -> bool {
-        self.model.demand.model == *model
+    fn requires(&self, model: crate::ModelKey) -> bool {
+        !self.on.is_empty() && self.request.models.iter().any(|demand| demand.model == model)
+    }
+
+    /// Memory of the copies on all devices.
+    fn bytes(&self) -> u64 {
+        let copies = (self.on.len() + self.releasing.len()) as u64;
+        self.model.demand.bytes.saturating_mul(copies)
     }
 
     fn copies_min(&self) -> usize {
@@ -248,6 +336,18 @@ impl RequiredCopy {
 
     fn is_missing(&self) -> bool {
         self.on.len() < self.copies_min()
+    }
+
+    fn is_excluded(&self, device: DeviceKey, now_ns: u64) -> bool {
+        self.on.contains(&device)
+            || self.releasing.contains(&device)
+            || self.failed.get(&device).is_some_and(|(until_ns, _)| now_ns < *until_ns)
+    }
+
+    fn note_failure(&mut self, device: DeviceKey, now_ns: u64) {
+        let (until_ns, failures) = self.failed.entry(device).or_default();
+        *until_ns = now_ns.saturating_add(RequiredModel::RETRY_NS << (*failures).min(RETRY_DOUBLINGS_MAX));
+        *failures = failures.saturating_add(1);
     }
 
     fn load_on(
@@ -265,32 +365,40 @@ impl RequiredCopy {
         let given_up = view.take_given_up(device);
         let Some(id) = view.device(device).map(DeviceView::id) else { return };
         let evict = given_up.iter().chain(&victims.models).map(|model| view.model_id(*model).clone());
-        actions.push(Action::Load {
-            device: id,
-            model: self.model.demand.model.clone(),
-            evict: evict.collect(),
-        });
+        let model = self.model.demand.model.clone();
+        actions.push(Action::Load { device: id, model, evict: evict.collect() });
     }
 
-    /// Demands that a device releases its copy. Returns false if it has none.
-    fn release(&mut self, device: DeviceKey, view: &View, actions: &mut Vec<Action>) -> bool {
+    /// Releases the copies beyond the minimum, from the nodes with the most copies first.
+    fn release_excess(&mut self, view: &View, actions: &mut Vec<Action>) {
+        while self.on.len() > self.copies_min() {
+            let node = |device: DeviceKey| view.device(device).map(|device| device.id().node);
+            let beside = |device: DeviceKey| self.on.iter().filter(|on| node(**on) == node(device)).count();
+            let Some(device) = self.on.iter().copied().max_by_key(|device| (beside(*device), *device)) else {
+                return;
+            };
+            self.release(device, view, actions);
+        }
+    }
+
+    /// Demands that a device releases its copy, if it has one.
+    fn release(&mut self, device: DeviceKey, view: &View, actions: &mut Vec<Action>) {
         let was_on = self.on.remove(&device);
         if let Some(state) = view.device(device).filter(|_| was_on) {
             self.releasing.insert(device);
             actions.push(Action::Release { device: state.id(), model: self.model.demand.model.clone() });
         }
-        was_on
     }
 
-    /// Ends the promise of room for the copy.
-    fn let_go(&self, device: DeviceKey, view: &mut View) {
+    /// Ends the promise of room for the copy on a device.
+    fn end_promise(&self, device: DeviceKey, view: &mut View) {
         for demand in &self.request.models {
             view.require_no_more(device, demand.model);
         }
     }
 }
 
-/// The model as the request of an invocation of its own, so that its room is found like a call's.
+/// The model as the request of an invocation, for which the device finds room as for a call's.
 fn resolve(model: &RequiredModel, now_ns: u64, view: &mut View) -> PlacementRequest {
     let ModelId { tenant, name, .. } = model.demand.model.clone();
     let arrival = Arrival {
@@ -307,42 +415,6 @@ fn resolve(model: &RequiredModel, now_ns: u64, view: &mut View) -> PlacementRequ
         batch_items_max: 1,
     };
     view.resolve_names(&arrival, now_ns)
-}
-
-/// The device for one more copy: on a node without a copy if possible, then one that has the model in
-/// memory, then the one that loses least by the load.
-fn best_device(
-    copy: &RequiredCopy,
-    room: &RoomFinder,
-    percent_max: u64,
-    now_ns: u64,
-    view: &View,
-) -> Option<(DeviceKey, Victims)> {
-    let nodes: BTreeSet<_> =
-        copy.on.iter().filter_map(|device| view.device(*device)).map(|device| device.id().node).collect();
-    let demand = copy.request.models.first()?;
-    let fitting = view.devices().filter_map(|(key, device)| {
-        let is_excluded =
-            copy.on.contains(&key) || copy.releasing.contains(&key) || copy.failed.contains_key(&key);
-        let bytes = device.required_bytes().saturating_add(demand.bytes);
-        if is_excluded || bytes > required_bytes_max(device, percent_max) {
-            return None;
-        }
-        let victims = room.fit(now_ns, view, key, &copy.request)?;
-        let holds = device.holds(demand.model);
-        let load_time_ns = if holds { 0 } else { view.load_time_ns(device, demand) };
-        let free_bytes = device.spec().capacity_bytes.saturating_sub(device.held_bytes());
-        let rank = (
-            nodes.contains(&device.id().node),
-            !holds,
-            victims.loss_ns.saturating_add(load_time_ns),
-            Reverse(free_bytes),
-            key,
-        );
-        Some((rank, victims))
-    });
-    let (rank, victims) = fitting.min_by_key(|(rank, _)| *rank)?;
-    Some((rank.4, victims))
 }
 
 /// The part of a device's memory that required copies may take.

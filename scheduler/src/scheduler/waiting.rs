@@ -3,6 +3,7 @@
 use super::Scheduler;
 use crate::PlacementRequest;
 use crate::groups::Backlog;
+use crate::view::together_bytes;
 use weir_types::InvocationId;
 
 /// Upper bound on the predicted device time of a waiting invocation: about 13 days, so that sums do
@@ -14,6 +15,8 @@ const RUN_TIME_NS_MAX: u64 = 1 << 50;
 pub(super) struct Waits {
     pub(super) arrived_at_ns: u64,
     deadline_at_ns: u64,
+    /// Memory of its models together.
+    pub(super) bytes: u64,
     /// Predicted device time.
     run_time_ns: u64,
 }
@@ -48,7 +51,8 @@ impl Scheduler {
             false => self.view.expected_run_time_ns(request).min(RUN_TIME_NS_MAX),
         };
         self.waiting_ns += run_time_ns;
-        self.waiting.insert(invocation, Waits { arrived_at_ns, deadline_at_ns, run_time_ns });
+        let bytes = together_bytes(&request.models);
+        self.waiting.insert(invocation, Waits { arrived_at_ns, deadline_at_ns, bytes, run_time_ns });
         self.deadlines.insert((deadline_at_ns, invocation));
         self.view.tenants_mut().begin_waiting(request.tenant);
     }
@@ -59,7 +63,9 @@ impl Scheduler {
     }
 
     pub(super) fn forget_waiting(&mut self, invocation: InvocationId) {
-        if let Some(Waits { arrived_at_ns, deadline_at_ns, run_time_ns }) = self.waiting.remove(&invocation) {
+        if let Some(Waits { arrived_at_ns, deadline_at_ns, run_time_ns, .. }) =
+            self.waiting.remove(&invocation)
+        {
             self.waiting_ns -= run_time_ns;
             self.deadlines.remove(&(deadline_at_ns, invocation));
             if self.has_slos {

@@ -52,8 +52,9 @@ pub(super) struct Now {
     /// When each slot is free; not before now.
     pub(super) free_at_ns: SmallVec<[u64; 8]>,
     pub(super) capacity_bytes: u64,
-    /// The models granted to running invocations. All grants count until the last of them ends.
-    pub(super) granted: SmallVec<[(ModelKey, ModelSize); 4]>,
+    /// The models granted to running invocations or required, with their sizes, and whether each is
+    /// required. All grants count until the last of them ends, and required models always.
+    pub(super) granted: SmallVec<[(ModelKey, ModelSize, bool); 4]>,
     pub(super) granted_until_ns: u64,
 }
 
@@ -325,8 +326,9 @@ impl TimetableModels {
     fn all_fit_together(&self, now: &Now) -> bool {
         let mut all = CombinedModelSize::default();
         self.0.iter().for_each(|place| all.add(&place.size));
-        let others = now.granted.iter().filter(|(model, _)| self.0.iter().all(|place| place.model != *model));
-        others.for_each(|(_, size)| all.add(size));
+        let others =
+            now.granted.iter().filter(|(model, ..)| self.0.iter().all(|place| place.model != *model));
+        others.for_each(|(_, size, _)| all.add(size));
         all.bytes() <= now.capacity_bytes
     }
 
@@ -343,10 +345,16 @@ impl TimetableModels {
         let mut states: SmallVec<[(bool, Option<usize>, u64); 8]> =
             self.0.iter().map(|place| (place.is_held, None, 0)).collect();
         let mut others = CombinedModelSize::default();
-        for (model, size) in &now.granted {
+        let mut always = CombinedModelSize::default();
+        for (model, size, is_required) in &now.granted {
             match self.0.iter().position(|place| place.model == *model) {
-                Some(index) => states[index].2 = now.granted_until_ns,
-                None => others.add(size),
+                Some(index) => states[index].2 = if *is_required { u64::MAX } else { now.granted_until_ns },
+                None => {
+                    others.add(size);
+                    if *is_required {
+                        always.add(size);
+                    }
+                }
             }
         }
         for (position, entry) in in_order().enumerate() {
@@ -356,8 +364,7 @@ impl TimetableModels {
             }
         }
         for ((position, entry), (begin_ns, end_ns)) in in_order().enumerate().zip(times) {
-            let mut needed =
-                if now.granted_until_ns > *begin_ns { others.clone() } else { CombinedModelSize::default() };
+            let mut needed = if now.granted_until_ns > *begin_ns { others.clone() } else { always.clone() };
             for (place, (is_there, counted_on_by, used_until_ns)) in self.0.iter().zip(&mut states) {
                 if entry.needs(place.model) {
                     *is_there = true;

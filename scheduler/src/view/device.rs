@@ -194,6 +194,11 @@ impl DeviceView {
         self.serves_slos = serves_slos;
     }
 
+    /// Whether the device is reserved for waiting invocations with SLOs.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.is_kept
+    }
+
     pub(super) fn is_reserved(&self, is_kept: bool, serves_slos: bool) -> bool {
         (self.is_kept, self.serves_slos) == (is_kept, serves_slos)
     }

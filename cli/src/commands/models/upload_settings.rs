@@ -60,8 +60,8 @@ pub(super) struct ModelSettingsArgs {
     /// model stays until room is needed]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(..=KEEP_ALIVE_MS_MAX))]
     keep_alive_ms: Option<u64>,
-    /// Keep the model in the memory of at least N devices of the cluster, loaded before the first
-    /// call
+    /// Keep the model in the memory of N devices of the cluster, loaded from the push on
+    /// [default: 0]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=i64::from(COPIES_MIN_MAX)))]
     copies_min: Option<u32>,
     /// File with the labels of an output, one per line, for classification; OUTPUT is the output,

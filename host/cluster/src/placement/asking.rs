@@ -94,7 +94,8 @@ impl Placements {
                 self.require_here(state, device, model, evict);
             }
             DispatcherCommand::Release { device, model } => {
-                self.release_here(state, device, model);
+                self.release_here(state, device, &model);
+                self.report_released(state);
             }
             DispatcherCommand::Beat => {}
         }

@@ -3,9 +3,56 @@
 use super::Placements;
 use super::state::{PlacementState, Placer};
 use crate::wire::NodeEvent;
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use tokio::sync::futures::Notified;
 use weir_scheduler::RequiredModel;
 use weir_types::{ModelId, Ordinal};
+
+/// The load of a required copy, which this node performs. The scheduler learns of a release of the
+/// copy only after the load: dropping this ends it.
+pub struct CopyLoad {
+    placements: Arc<Placements>,
+    /// The device and the model.
+    copy: (Ordinal, ModelId),
+}
+
+impl CopyLoad {
+    /// The device that is to load the model.
+    pub fn device(&self) -> Ordinal {
+        self.copy.0
+    }
+
+    /// The model to load.
+    pub fn model(&self) -> &ModelId {
+        &self.copy.1
+    }
+
+    /// Reports that the device could not load the model, which it then no longer has to keep.
+    /// Returns false if the copy was not required any more.
+    pub fn fail(self) -> bool {
+        let mut state = self.placements.state.lock();
+        let (device, model) = self.copy.clone();
+        state.loading.remove(&self.copy);
+        let was_required = state.residency.release_required(device, &model);
+        let event = match was_required {
+            true => NodeEvent::LoadFailed { device, model },
+            false => NodeEvent::Released { device, model },
+        };
+        self.placements.tell(&mut state, event);
+        was_required
+    }
+}
+
+impl Drop for CopyLoad {
+    fn drop(&mut self) {
+        let mut state = self.placements.state.lock();
+        if state.loading.remove(&self.copy) && !state.residency.is_required(self.copy.0, &self.copy.1) {
+            let (device, model) = self.copy.clone();
+            self.placements.tell(&mut state, NodeEvent::Released { device, model });
+        }
+    }
+}
 
 impl Placements {
     /// Replaces the list of models that devices keep in memory. Without effect where another node
@@ -25,28 +72,21 @@ impl Placements {
         }
     }
 
-    /// The required models that this node's devices have to load.
-    pub fn missing(&self) -> Vec<(Ordinal, ModelId)> {
-        self.state.lock().residency.missing()
+    /// Begins the load of a required copy that is missing, on a device that loads no other one.
+    /// Copies in `resting` wait.
+    pub fn begin_load(self: &Arc<Self>, resting: &BTreeSet<(Ordinal, ModelId)>) -> Option<CopyLoad> {
+        let mut state = self.state.lock();
+        let is_loading = |device: Ordinal| state.loading.iter().any(|(loading, _)| *loading == device);
+        let missing = state.residency.missing().into_iter();
+        let copy = missing.filter(|copy| !is_loading(copy.0)).find(|copy| !resting.contains(copy))?;
+        state.loading.insert(copy.clone());
+        Some(CopyLoad { placements: self.clone(), copy })
     }
 
-    /// Completes when [`missing`](Self::missing) may name another model. Remembers one change before
-    /// this call.
+    /// Completes when [`begin_load`](Self::begin_load) may find another copy. Remembers one change
+    /// before this call.
     pub fn missing_changed(&self) -> Notified<'_> {
         self.required.notified()
-    }
-
-    /// Whether a device of this node is required to keep a model.
-    pub fn is_required(&self, device: Ordinal, model: &ModelId) -> bool {
-        self.state.lock().residency.is_required(device, model)
-    }
-
-    /// Reports that a device could not load a required model, which it then no longer has to keep.
-    pub fn load_failed(&self, device: Ordinal, model: ModelId) {
-        let mut state = self.state.lock();
-        if state.residency.release_required(device, &model) {
-            self.tell(&mut state, NodeEvent::LoadFailed { device, model });
-        }
     }
 
     /// Requires one of this node's devices to load and keep a model.
@@ -65,9 +105,21 @@ impl Placements {
         self.required.notify_one();
     }
 
-    /// Ends the obligation of one of this node's devices to keep a model.
-    pub(super) fn release_here(&self, state: &mut PlacementState, device: Ordinal, model: ModelId) {
-        state.residency.release_required(device, &model);
-        self.tell(state, NodeEvent::Released { device, model });
+    /// Ends the obligation of one of this node's devices to keep a model. The scheduler learns of it
+    /// by [`report_released`](Self::report_released), or at the end of the copy's load.
+    pub(super) fn release_here(&self, state: &mut PlacementState, device: Ordinal, model: &ModelId) {
+        state.residency.release_required(device, model);
+        let copy = (device, model.clone());
+        if !state.loading.contains(&copy) {
+            state.released.push(copy);
+        }
+        self.freed.notify_waiters();
+    }
+
+    /// Tells the scheduler about released copies.
+    pub(super) fn report_released(&self, state: &mut PlacementState) {
+        for (device, model) in std::mem::take(&mut state.released) {
+            self.tell(state, NodeEvent::Released { device, model });
+        }
     }
 }

@@ -8,7 +8,7 @@ use super::guard::LocalPlacement;
 use super::residency::ResidencyTable;
 use super::staging::StagingTable;
 use crate::wire::Granted;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::sync::oneshot;
@@ -33,6 +33,10 @@ pub(super) struct PlacementState {
     pub(super) residency: ResidencyTable,
     /// Where this node would load models from.
     pub(super) staging: StagingTable,
+    /// Required copies that this node is loading.
+    pub(super) loading: BTreeSet<(Ordinal, ModelId)>,
+    /// Required copies that were released, until the scheduler is told so.
+    pub(super) released: Vec<(Ordinal, ModelId)>,
 }
 
 /// The scheduler that places this node's invocations.

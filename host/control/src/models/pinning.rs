@@ -260,15 +260,13 @@ impl Models {
         }
         // A load that is still in progress is reported later, by the task that watches the device.
         self.note_residents(*ordinal, placements);
-        if let Some(load_time) = acquired.as_ref().ok().and_then(Pin::load_time) {
-            self.metrics.phase(Phase::ModelLoad, load_time);
-        }
         acquired
     }
 
     /// Counts a cold start if a call has waited for the load of a model.
     pub(super) fn count_cold_start(&self, pin: &Pin) {
-        if pin.load_time().is_some() {
+        if let Some(load_time) = pin.load_time() {
+            self.metrics.phase(Phase::ModelLoad, load_time);
             self.metrics.cold_start(ColdStart::Model);
         }
     }

@@ -11,22 +11,25 @@ use futures::stream::FuturesUnordered;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::time::MissedTickBehavior;
-use weir_cluster::Placements;
+use tokio::time::{MissedTickBehavior, timeout};
+use weir_cluster::{CopyLoad, Placements};
 use weir_device::Arena;
 use weir_inference::{Content, GeneratedInputs, InferenceError, Pin, RunRequest};
 use weir_sandbox::OpenError;
 use weir_scheduler::RequiredModel;
 use weir_telemetry::Trace;
 use weir_types::api::EventKind;
-use weir_types::{ModelId, Ordinal};
+use weir_types::{ModelId, Ordinal, TenantId};
 
-/// The interval at which the scheduler gets the list, and missing copies are looked for.
+/// The interval at which the scheduler gets the list. A copy whose load has ended and that is missing
+/// again is not loaded before the next interval.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The number of copies that load at the same time, so that loads for calls are not held up.
-const LOADS_MAX: usize = 2;
 /// The time after which a load has failed.
 const LOAD_TIME_MAX: Duration = Duration::from_secs(600);
+/// The time limit of a first run.
+const WARM_UP_TIME_MAX: Duration = Duration::from_secs(60);
+/// The first run waits for the runs of calls: 1 is the most urgent priority.
+const WARM_UP_PRIORITY: u32 = u32::MAX;
 
 /// Gives the scheduler the required models where `leads` holds, and loads those that it requires of
 /// this node's devices, until `models` is dropped.
@@ -39,10 +42,11 @@ pub async fn load_required(
     let mut ticks = tokio::time::interval(LOOK_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut loading = FuturesUnordered::new();
-    let mut loading_copies = BTreeSet::new();
+    let mut resting: BTreeSet<(Ordinal, ModelId)> = BTreeSet::new();
     loop {
         tokio::select! {
             _ = ticks.tick() => {
+                resting.clear();
                 let Some(models) = models.upgrade() else { return };
                 if leads() {
                     placements.require(models.required());
@@ -50,26 +54,25 @@ pub async fn load_required(
             }
             () = placements.missing_changed() => {}
             Some(copy) = loading.next() => {
-                loading_copies.remove(&copy);
+                resting.insert(copy);
             }
         }
-        for copy in placements.missing() {
-            if loading_copies.len() < LOADS_MAX && loading_copies.insert(copy.clone()) {
-                let Some(models) = models.upgrade() else { return };
-                let placements = placements.clone();
-                let arena = arena.clone();
-                loading.push(async move {
-                    models.load_copy(&copy, &arena, &placements).await;
-                    copy
-                });
-            }
+        while let Some(load) = placements.begin_load(&resting) {
+            let Some(models) = models.upgrade() else { return };
+            let arena = arena.clone();
+            let placements = placements.clone();
+            loading.push(async move {
+                let copy = (load.device(), load.model().clone());
+                models.load_copy(load, &arena, &placements).await;
+                copy
+            });
         }
     }
 }
 
 impl Models {
-    /// The models of which devices are to have copies, by name: the active versions and canaries with
-    /// `copies_min`.
+    /// The models of which devices are to have copies: the active versions and canaries with
+    /// `copies_min`. The first ones of all tenants come first, since the list is limited.
     fn required(&self) -> Vec<RequiredModel> {
         let known = self.read_known();
         let serving = known.models().flat_map(|(_, _, versions)| {
@@ -85,35 +88,39 @@ impl Models {
             })
             .collect();
         required.sort_unstable_by(|a, b| a.demand.model.cmp(&b.demand.model));
+        let mut place = 0;
+        let mut before: Option<TenantId> = None;
+        required.sort_by_cached_key(|required| {
+            let tenant = &required.demand.model.tenant;
+            place = if before.as_ref() == Some(tenant) { place + 1 } else { 0 };
+            before = Some(tenant.clone());
+            place
+        });
         required
     }
 
-    /// Loads a required model onto a device. After a failure, the scheduler chooses another device.
-    async fn load_copy(&self, (ordinal, model): &(Ordinal, ModelId), arena: &Arena, placements: &Placements) {
+    /// Loads a required model onto a device, and warms it up. After a failure, the scheduler chooses
+    /// another device.
+    async fn load_copy(&self, load: CopyLoad, arena: &Arena, placements: &Placements) {
+        let device = load.device();
+        let model = load.model().clone();
         let entry = self.get(&model.tenant, &model.name, Some(model.version));
-        // Deleted, or not known to this node yet: the list changes, or the next look finds it.
+        // Deleted, or not known to this node yet: the list changes, or a later look finds it.
         let Ok(entry) = entry else { return };
-        let load = async {
-            let pin = self.load_onto(&entry, *ordinal, placements).await?;
-            warm_up(&entry, &pin, arena).await;
-            Ok::<_, OpenError>(())
-        };
-        let loaded = tokio::time::timeout(LOAD_TIME_MAX, load).await;
-        let why = match loaded {
-            Ok(Ok(())) => return,
+        let why = match timeout(LOAD_TIME_MAX, self.load_onto(&entry, device, placements)).await {
+            Ok(Ok(pin)) => return self.warm_up(&entry, &pin, arena).await,
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("the load took more than {} s", LOAD_TIME_MAX.as_secs()),
         };
         // A model that was deleted meanwhile is no failure.
-        if !placements.is_required(*ordinal, model) || !self.is_current(&entry.source.key) {
+        if !self.is_current(&entry.source.key) || !load.fail() {
             return;
         }
-        let ModelId { name, version, .. } = model;
-        let device = self.device_name(*ordinal);
+        let ModelId { name, version, .. } = &model;
+        let device = self.device_name(device);
         let text = format!("{device} could not load its copy of model {name}:{version} (copies_min): {why}");
         tracing::warn!(%model, device = &*device, why, "a device could not load a required model");
-        self.note_model(EventKind::Fault, model, text);
-        placements.load_failed(*ordinal, model.clone());
+        self.note_model(EventKind::Fault, &model, text);
     }
 
     async fn load_onto(
@@ -129,18 +136,26 @@ impl Models {
         }
         loaded
     }
-}
 
-/// Runs a model once with generated inputs. A model that cannot run them is as usable as without the
-/// run.
-async fn warm_up(entry: &ModelEntry, pin: &Pin, arena: &Arena) {
-    let mask = entry.record.manifest.batching.mask.as_deref();
-    let made = GeneratedInputs::smallest(pin.signature(), mask);
-    let arena = arena.clone();
-    let made = tokio::task::spawn_blocking(move || made?.make(1, &arena)).await;
-    let Ok(Ok(inputs)) = made else { return };
-    let request = RunRequest { inputs, ..RunRequest::default() };
-    if let Err(error) = pin.run(request).await {
-        tracing::debug!(model = %entry.source.id(), %error, "a model was not warmed up");
+    /// Runs a model once with generated inputs, on the account of its tenant. A model that cannot run
+    /// them is as usable as without the run.
+    async fn warm_up(&self, entry: &ModelEntry, pin: &Pin, arena: &Arena) {
+        let mask = entry.record.manifest.batching.mask.as_deref();
+        let made = GeneratedInputs::smallest(pin.signature(), mask);
+        let arena = arena.clone();
+        let made = tokio::task::spawn_blocking(move || made?.make(1, &arena)).await;
+        let Ok(Ok(inputs)) = made else { return };
+        let request = RunRequest { inputs, priority: WARM_UP_PRIORITY, ..RunRequest::default() };
+        let id = entry.source.id();
+        match timeout(WARM_UP_TIME_MAX, pin.run(request)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error @ InferenceError::WorkerLost(_))) => {
+                let ModelId { name, version, .. } = id;
+                let text = format!("the first run of model {name}:{version} (copies_min) failed: {error}");
+                self.note_model(EventKind::Fault, id, text);
+            }
+            Ok(Err(error)) => tracing::debug!(model = %id, %error, "a model was not warmed up"),
+            Err(_) => tracing::debug!(model = %id, "a model was not warmed up in time"),
+        }
     }
 }

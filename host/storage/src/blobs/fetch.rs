@@ -6,7 +6,11 @@ use futures::FutureExt;
 use futures::future::{Shared, WeakShared};
 use std::collections::HashSet;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use weir_types::ContentHash;
+
+/// A full cache frees this part of its limit, and what exceeds the limit.
+const SPARE_PART: u64 = 16;
 
 impl Blobs {
     /// Returns the path of a blob, which is fetched if it is not local. Concurrent callers share
@@ -58,7 +62,9 @@ impl Blobs {
             return Err(BlobError::Damaged(digest));
         }
         let hold = self.keep_here(staged).await?;
-        self.trim(shared.cache_bytes_max()).await?;
+        if self.room_bytes.load(Ordering::Relaxed) == 0 {
+            self.trim(shared.cache_bytes_max()).await?;
+        }
         drop(hold);
         tracing::debug!(%digest, bytes, "fetched a blob");
         Ok(())
@@ -80,11 +86,14 @@ impl Blobs {
     }
 
     /// Removes the least recently requested blobs until the rest takes at most `bytes_max`. Removed
-    /// blobs can be fetched again.
+    /// blobs can be fetched again. Reads the whole folder, so a fetch that leaves room below the limit
+    /// does without.
     async fn trim(&self, bytes_max: u64) -> std::io::Result<()> {
         let folder = self.folder.clone();
+        let room_bytes = self.room_bytes.clone();
         let sweep = self.in_use.sweep(HashSet::new);
         blocking(move || {
+            // Blobs that are kept meanwhile leave a little too much room, once.
             let mut blobs = Vec::new();
             for entry in std::fs::read_dir(&folder)? {
                 let entry = entry?;
@@ -96,8 +105,10 @@ impl Blobs {
             }
             blobs.sort_unstable();
             let mut bytes: u64 = blobs.iter().map(|(_, bytes, ..)| bytes).sum();
+            // A full cache makes room for more than one blob, so that it is not read for each of them.
+            let keep_bytes = if bytes > bytes_max { bytes_max - bytes_max / SPARE_PART } else { bytes };
             for (_, blob_bytes, digest, path) in blobs {
-                if bytes <= bytes_max {
+                if bytes <= keep_bytes {
                     break;
                 }
                 // A mapped file stays readable for its users.
@@ -106,6 +117,7 @@ impl Blobs {
                     std::fs::remove_file(path)
                 })?;
             }
+            room_bytes.store(bytes_max.saturating_sub(bytes), Ordering::Relaxed);
             Ok(())
         })
         .await

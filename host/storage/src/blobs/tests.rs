@@ -129,6 +129,28 @@ async fn fetched_blob_is_verified_and_evicted_least_recently_used_first() {
 }
 
 #[tokio::test]
+async fn fetched_blobs_never_exceed_the_limit() {
+    const BYTES_MAX: u64 = 160;
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store");
+    let ours = Blobs::open(folder.path().join("ours"), Some(shared(&store, 10_000))).unwrap();
+    let theirs = Blobs::open(folder.path().join("theirs"), Some(shared(&store, BYTES_MAX))).unwrap();
+    for number in 0..60 {
+        let text = format!("blob {number:>5}");
+        let digest = ContentHash::from_content(text.as_bytes());
+        let of = if number % 7 == 0 { &theirs } else { &ours };
+        let content = Ok::<_, std::io::Error>(text.clone().into());
+        let staged = of.stage(futures::stream::iter([content]), 10).await.unwrap();
+        drop(of.keep(staged).await.unwrap());
+        assert_eq!(std::fs::read(theirs.fetch(digest).await.unwrap()).unwrap(), text.as_bytes());
+        let files = std::fs::read_dir(theirs.folder()).unwrap();
+        let bytes: u64 = files.map(|file| file.unwrap().metadata().unwrap().len()).sum();
+        // A blob of this node's own comes on top until the next fetch.
+        assert!(bytes <= BYTES_MAX + 10, "{bytes} bytes after {number}");
+    }
+}
+
+#[tokio::test]
 async fn removed_shared_blob_is_missing_and_old_blobs_are_listed() {
     let folder = tempfile::tempdir().unwrap();
     let store = folder.path().join("store");

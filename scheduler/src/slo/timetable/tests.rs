@@ -91,10 +91,10 @@ struct TimetableDevice {
 impl TimetableDevice {
     fn now(&self) -> Now {
         let last_ns = self.used.iter().map(|(_, until_ns)| *until_ns).max().unwrap_or(0);
-        let mut granted: SmallVec<[(ModelKey, ModelSize); 4]> = SmallVec::new();
+        let mut granted: SmallVec<[(ModelKey, ModelSize, bool); 4]> = SmallVec::new();
         for (model, _) in self.used.iter().filter(|(_, until_ns)| *until_ns > self.now_ns) {
-            if !granted.iter().any(|(other, _)| other == model) {
-                granted.push((*model, size(*model)));
+            if !granted.iter().any(|(other, ..)| other == model) {
+                granted.push((*model, size(*model), false));
             }
         }
         Now {

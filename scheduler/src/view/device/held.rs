@@ -91,9 +91,16 @@ impl DeviceView {
         together.bytes() <= self.spec.capacity_bytes
     }
 
-    /// Bytes of the required copies; shared parts count once.
-    pub(crate) fn required_bytes(&self) -> u64 {
-        self.required_size(|_| false).bytes()
+    /// Bytes of the required copies with one more; shared parts count once.
+    pub(crate) fn required_bytes_with(&self, demand: &OpenableModel) -> u64 {
+        let mut together = self.required_size(|model| model == demand.model);
+        together.add(&ModelSize::for_demand(demand));
+        together.bytes()
+    }
+
+    /// Bytes of memory that required copies leave to other models.
+    pub(crate) fn room_beside_required(&self) -> u64 {
+        self.spec.capacity_bytes.saturating_sub(self.required_size(|_| false).bytes())
     }
 
     /// The size of the required copies, except those for which `is_excluded` is true.
@@ -125,9 +132,11 @@ impl DeviceView {
         true
     }
 
-    /// The models granted to running invocations, and their sizes.
-    pub(crate) fn granted(&self) -> impl Iterator<Item = (ModelKey, ModelSize)> {
-        self.models.iter().filter(|(_, held)| held.grants > 0).map(|(model, held)| (*model, held.size()))
+    /// The models granted to running invocations or required, with their sizes, and whether each is
+    /// required.
+    pub(crate) fn granted(&self) -> impl Iterator<Item = (ModelKey, ModelSize, bool)> {
+        let granted = self.models.iter().filter(|(_, held)| held.grants > 0);
+        granted.map(|(model, held)| (*model, held.size(), held.required))
     }
 
     /// The size of a model for which [`holds`](Self::holds) is true, and the time at which its load
