@@ -235,7 +235,7 @@ async fn until_end(node: &Node, signals: &mut Signals, renewal: Option<&mut Node
         tokio::select! {
             () = signals.next() => return Ok(NodeEnd::Signal),
             () = node.until_outdated() => return Ok(NodeEnd::Outdated),
-            // The node notices new files by itself.
+            // The node notices new files without a restart.
             never = &mut renewal => match never {},
             Some(()) = reload => node.reload().await,
         }

@@ -102,7 +102,7 @@ impl Placements {
     }
 
     fn replace(&self, state: &mut PlacementState, placer: Placer) {
-        // The next scheduler requires models anew, if it has the list.
+        // The next scheduler requires models again, if it has the list.
         state.residency.release_all_required();
         if let (Placer::Own(driver), Some(record)) =
             (&mut std::mem::replace(&mut state.placer, placer), &self.record)

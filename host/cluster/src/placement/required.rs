@@ -1,4 +1,4 @@
-//! Required models: what the scheduler is told of them, and what this node's devices are to load.
+//! Required models: the list that the scheduler gets, and the loads of this node's devices.
 
 use super::Placements;
 use super::state::{PlacementState, Placer};
@@ -116,7 +116,7 @@ impl Placements {
         self.freed.notify_waiters();
     }
 
-    /// Tells the scheduler about released copies.
+    /// Reports released copies to the scheduler.
     pub(super) fn report_released(&self, state: &mut PlacementState) {
         for (device, model) in std::mem::take(&mut state.released) {
             self.tell(state, NodeEvent::Released { device, model });
