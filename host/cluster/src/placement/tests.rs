@@ -4,6 +4,7 @@
 mod ends;
 mod forwarded;
 mod load;
+mod required;
 mod taking_over;
 
 use super::clock::now;

@@ -140,7 +140,7 @@ async fn fetched_blobs_never_exceed_the_limit() {
         let digest = ContentHash::from_content(text.as_bytes());
         let of = if number % 7 == 0 { &theirs } else { &ours };
         let content = Ok::<_, std::io::Error>(text.clone().into());
-        let staged = of.stage(futures::stream::iter([content]), 10).await.unwrap();
+        let staged = of.stage(stream::iter([content]), 10).await.unwrap();
         drop(of.keep(staged).await.unwrap());
         assert_eq!(std::fs::read(theirs.fetch(digest).await.unwrap()).unwrap(), text.as_bytes());
         let files = std::fs::read_dir(theirs.folder()).unwrap();
