@@ -47,9 +47,10 @@ pub struct Blobs {
     unswept: Arc<Mutex<Option<HashSet<ContentHash>>>>,
     /// Fetches in progress, by blob. Concurrent callers share the fetch of a blob.
     fetching: Arc<Mutex<HashMap<ContentHash, WeakShared<Fetching>>>>,
-    /// Bytes that may be stored before the local blobs can exceed the cache's size limit. 0: not
-    /// known.
-    room_bytes: Arc<AtomicU64>,
+    /// Bytes of all blobs that were kept so far, and the number of these bytes at which the local
+    /// blobs may exceed the cache's size limit. 0: not known.
+    kept_bytes: Arc<AtomicU64>,
+    full_at_bytes: Arc<AtomicU64>,
 }
 
 type Fetching = BoxFuture<'static, Result<(), BlobError>>;
@@ -160,7 +161,8 @@ impl Blobs {
             health: None,
             unswept: Arc::new(Mutex::new(Some(earlier))),
             fetching: Arc::default(),
-            room_bytes: Arc::default(),
+            kept_bytes: Arc::default(),
+            full_at_bytes: Arc::default(),
         })
     }
 
@@ -271,9 +273,7 @@ impl Blobs {
 
     async fn keep_here(&self, staged: Staged) -> std::io::Result<Hold> {
         let path = self.path(staged.digest);
-        let bytes = staged.bytes;
-        let spend = |room_bytes: u64| Some(room_bytes.saturating_sub(bytes));
-        let _ = self.room_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend);
+        self.kept_bytes.fetch_add(staged.bytes, Ordering::Relaxed);
         let kept = blocking(move || {
             if !is_intact(&path, staged.digest)? {
                 persist(staged.file, &path)?;
@@ -288,6 +288,8 @@ impl Blobs {
     /// refers to them.
     pub async fn share(&self, digests: impl IntoIterator<Item = ContentHash>) -> Result<(), BlobError> {
         let Some(shared) = &self.shared else { return Ok(()) };
+        // Files that were stored without `keep` are among them.
+        self.full_at_bytes.store(0, Ordering::Relaxed);
         for digest in digests {
             shared.put(digest, &self.path(digest)).await?;
         }

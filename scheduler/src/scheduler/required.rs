@@ -18,6 +18,8 @@ const COPIES_PER_EVENT: usize = 16;
 const NEXT_COPIES_NS: u64 = 10_000_000;
 /// Time until devices are sought again, after no missing copy found one.
 const NO_ROOM_RETRY_NS: u64 = 1_000_000_000;
+/// Time for which a lost node may return with its copies before other devices load them.
+const LOST_GRACE_NS: u64 = 10_000_000_000;
 /// The time after which a device is considered again doubles with each failure, up to this power.
 const RETRY_DOUBLINGS_MAX: u32 = 5;
 
@@ -40,7 +42,8 @@ struct RequiredModelState {
     model: RequiredModel,
     /// The model as a request, which holds a reference to its names.
     request: PlacementRequest,
-    on: BTreeSet<DeviceKey>,
+    /// The devices that keep copies, and when each was chosen.
+    on: BTreeMap<DeviceKey, u64>,
     /// Devices that are to release the model and have not done so yet.
     releasing: BTreeSet<DeviceKey>,
     /// Devices that failed to load the model: the time at which each is considered again, and the
@@ -85,7 +88,7 @@ impl RequiredCopies {
     }
 
     /// Memory of a tenant's required copies on all devices, and of the models of `request` that are
-    /// not among them. Shared parts count for each model.
+    /// not among them.
     pub(super) fn bytes_with(&self, request: &PlacementRequest) -> u64 {
         let copies = self.tenant_bytes(request.tenant);
         let is_required = |model| self.models.iter().any(|state| state.requires(model));
@@ -93,9 +96,16 @@ impl RequiredCopies {
         others.fold(copies, |sum, demand| sum.saturating_add(demand.bytes))
     }
 
+    /// Memory of a tenant's required copies. Shared parts count once for each device.
     fn tenant_bytes(&self, tenant: TenantKey) -> u64 {
-        let own = self.models.iter().filter(|state| state.request.tenant == tenant);
-        own.map(RequiredModelState::bytes).fold(0, u64::saturating_add)
+        let mut devices = BTreeMap::<DeviceKey, CombinedModelSize>::new();
+        for state in self.models.iter().filter(|state| state.request.tenant == tenant) {
+            for device in state.on.keys() {
+                let together = devices.entry(*device).or_default();
+                state.request.models.iter().for_each(|demand| together.add(&ModelSize::for_demand(demand)));
+            }
+        }
+        devices.values().map(CombinedModelSize::bytes).fold(0, u64::saturating_add)
     }
 
     /// Replaces the list of required models. Copies that stay required stay on their devices.
@@ -123,12 +133,13 @@ impl RequiredCopies {
                 state.failed = known.failed;
                 view.forget_names(&known.request);
             }
-            state.release_excess(view, actions);
+            state.release_unable(now_ns, view, actions);
+            state.release_excess(now_ns, view, actions);
             self.models.push(state);
         }
         for (_, mut state) in before {
             state.model.copies_min = 0;
-            state.release_excess(view, actions);
+            state.release_excess(now_ns, view, actions);
             self.models.push(state);
         }
         self.next = 0;
@@ -157,13 +168,14 @@ impl RequiredCopies {
         };
         let was_there = match end {
             CopyEnd::Released => state.releasing.remove(&device),
-            CopyEnd::Failed => state.on.remove(&device),
+            CopyEnd::Failed => state.on.remove(&device).is_some(),
         };
         if !was_there {
             return false;
         }
         if end == CopyEnd::Failed {
             state.note_failure(device, now_ns);
+            state.require_no_more(device, view);
         }
         state.end_promise(device, view);
         self.changed(now_ns, view);
@@ -180,9 +192,12 @@ impl RequiredCopies {
             }
         }
         self.changed(now_ns, view);
+        // The node may return in a moment, with its models.
+        self.place_at_ns = self.place_at_ns.map(|place_at_ns| place_at_ns.saturating_add(LOST_GRACE_NS));
     }
 
-    /// Releases the copies on a device that runs nothing for now.
+    /// Releases the copies on a device that runs nothing for now. A device that was lost soon after it
+    /// got a copy may have been lost by it, which counts as a failure.
     pub(super) fn device_down(
         &mut self,
         device: DeviceKey,
@@ -191,7 +206,11 @@ impl RequiredCopies {
         actions: &mut Vec<Action>,
     ) {
         for state in &mut self.models {
-            state.release(device, view, actions);
+            let is_suspect = state.on.get(&device).is_some_and(|since_ns| is_new(*since_ns, now_ns));
+            state.release(device, now_ns, view, actions);
+            if is_suspect {
+                state.note_failure(device, now_ns);
+            }
         }
         self.changed(now_ns, view);
     }
@@ -207,10 +226,10 @@ impl RequiredCopies {
         while let Some(state) = view.device(device)
             && self.kept_size(device).bytes() > required_bytes_max(state, self.percent_max)
         {
-            let Some(last) = self.models.iter_mut().rev().find(|state| state.on.contains(&device)) else {
+            let Some(last) = self.models.iter_mut().rev().find(|state| state.on.contains_key(&device)) else {
                 break;
             };
-            last.release(device, view, actions);
+            last.release(device, now_ns, view, actions);
         }
         self.changed(now_ns, view);
     }
@@ -218,7 +237,7 @@ impl RequiredCopies {
     /// The size of the copies on a device, without those that it is to release.
     fn kept_size(&self, device: DeviceKey) -> CombinedModelSize {
         let mut together = CombinedModelSize::default();
-        for state in self.models.iter().filter(|state| state.on.contains(&device)) {
+        for state in self.models.iter().filter(|state| state.on.contains_key(&device)) {
             state.request.models.iter().for_each(|demand| together.add(&ModelSize::for_demand(demand)));
         }
         together
@@ -262,8 +281,9 @@ impl RequiredCopies {
         self.place_at_ns = is_missing.then(|| now_ns.saturating_add(after_ns));
     }
 
-    /// The device for one more copy of a model: an accelerator if possible, then on a node without a
-    /// copy, then one that has the model in memory, then the one that loses least by the load.
+    /// The device for one more copy of a model: on a node without a copy if possible, then one that has
+    /// the model in memory, then the one that loses least by the load. Copies are on processors only
+    /// if no accelerator can run the model.
     fn best_device(
         &self,
         at: usize,
@@ -280,19 +300,29 @@ impl RequiredCopies {
         }
         let nodes: BTreeSet<_> = state
             .on
-            .iter()
+            .keys()
             .filter_map(|device| view.device(*device))
             .map(|device| device.id().node)
             .collect();
-        let roomy = view.devices().filter(|(_, device)| device.room_beside_required() >= waiting_bytes);
-        let roomy: Vec<_> = roomy.map(|(key, _)| key).take(2).collect();
+        let is_cpu = |device: &DeviceView| device.spec().platform == Platform::Cpu;
+        let can_hold =
+            |device: &DeviceView| device.can_run(demand) && demand.bytes <= device.spec().capacity_bytes;
+        let has_accelerator = view.devices().any(|(_, device)| !is_cpu(device) && can_hold(device));
+        let is_roomy =
+            |device: &DeviceView| !device.is_down() && device.room_beside_required() >= waiting_bytes;
+        let roomy: Vec<_> = view.devices().filter(|(_, device)| is_roomy(device)).collect();
         let fitting = view.devices().filter_map(|(key, device)| {
-            if state.is_excluded(key, now_ns) || device.is_kept() || device.spec().invocations_max == 0 {
+            let is_unfit = device.is_kept() || device.spec().invocations_max == 0;
+            if is_unfit || is_cpu(device) && has_accelerator || state.is_excluded(key, now_ns) {
                 return None;
             }
             let required_bytes = device.required_bytes_with(demand);
-            let leaves_room = device.spec().capacity_bytes.saturating_sub(required_bytes) >= waiting_bytes
-                || roomy.iter().any(|other| *other != key);
+            // A call that needs more than the whole device does not wait for this one.
+            let capacity_bytes = device.spec().capacity_bytes;
+            let is_like = |other: &DeviceView| is_cpu(other) == is_cpu(device);
+            let leaves_room = waiting_bytes > capacity_bytes
+                || capacity_bytes.saturating_sub(required_bytes) >= waiting_bytes
+                || roomy.iter().any(|(other, state)| *other != key && is_like(state));
             if required_bytes > required_bytes_max(device, self.percent_max) || !leaves_room {
                 return None;
             }
@@ -300,7 +330,6 @@ impl RequiredCopies {
             let holds = device.holds(demand.model);
             let load_time_ns = if holds { 0 } else { view.load_time_ns(device, demand) };
             let rank = (
-                device.spec().platform == Platform::Cpu,
                 nodes.contains(&device.id().node),
                 !holds,
                 victims.loss_ns.saturating_add(load_time_ns),
@@ -310,7 +339,7 @@ impl RequiredCopies {
             Some((rank, victims))
         });
         let (rank, victims) = fitting.min_by_key(|(rank, _)| *rank)?;
-        Some((rank.5, victims))
+        Some((rank.4, victims))
     }
 }
 
@@ -324,12 +353,6 @@ impl RequiredModelState {
         !self.on.is_empty() && self.request.models.iter().any(|demand| demand.model == model)
     }
 
-    /// Memory of the copies on all devices.
-    fn bytes(&self) -> u64 {
-        let copies = (self.on.len() + self.releasing.len()) as u64;
-        self.model.demand.bytes.saturating_mul(copies)
-    }
-
     fn copies_min(&self) -> usize {
         usize::try_from(self.model.copies_min).unwrap_or(usize::MAX)
     }
@@ -339,7 +362,7 @@ impl RequiredModelState {
     }
 
     fn is_excluded(&self, device: DeviceKey, now_ns: u64) -> bool {
-        self.on.contains(&device)
+        self.on.contains_key(&device)
             || self.releasing.contains(&device)
             || self.failed.get(&device).is_some_and(|(until_ns, _)| now_ns < *until_ns)
     }
@@ -361,7 +384,7 @@ impl RequiredModelState {
         for demand in &self.request.models {
             view.require(device, demand, victims, now_ns);
         }
-        self.on.insert(device);
+        self.on.insert(device, now_ns);
         let given_up = view.take_given_up(device);
         let Some(id) = view.device(device).map(DeviceView::id) else { return };
         let evict = given_up.iter().chain(&victims.models).map(|model| view.model_id(*model).clone());
@@ -370,32 +393,58 @@ impl RequiredModelState {
     }
 
     /// Releases the copies beyond the minimum, from the nodes with the most copies first.
-    fn release_excess(&mut self, view: &View, actions: &mut Vec<Action>) {
+    fn release_excess(&mut self, now_ns: u64, view: &mut View, actions: &mut Vec<Action>) {
         while self.on.len() > self.copies_min() {
             let node = |device: DeviceKey| view.device(device).map(|device| device.id().node);
-            let beside = |device: DeviceKey| self.on.iter().filter(|on| node(**on) == node(device)).count();
-            let Some(device) = self.on.iter().copied().max_by_key(|device| (beside(*device), *device)) else {
+            let beside = |device: DeviceKey| self.on.keys().filter(|on| node(**on) == node(device)).count();
+            let Some(device) = self.on.keys().copied().max_by_key(|device| (beside(*device), *device)) else {
                 return;
             };
-            self.release(device, view, actions);
+            self.release(device, now_ns, view, actions);
+        }
+    }
+
+    /// Releases the copies on devices that, as is known by now, cannot run the model.
+    fn release_unable(&mut self, now_ns: u64, view: &mut View, actions: &mut Vec<Action>) {
+        let Some(demand) = self.request.models.first() else { return };
+        let is_unable = |device: &DeviceKey| view.device(*device).is_some_and(|state| !state.can_run(demand));
+        let unable: Vec<_> = self.on.keys().copied().filter(is_unable).collect();
+        for device in unable {
+            self.release(device, now_ns, view, actions);
         }
     }
 
     /// Demands that a device releases its copy, if it has one.
-    fn release(&mut self, device: DeviceKey, view: &View, actions: &mut Vec<Action>) {
-        let was_on = self.on.remove(&device);
-        if let Some(state) = view.device(device).filter(|_| was_on) {
+    fn release(&mut self, device: DeviceKey, now_ns: u64, view: &mut View, actions: &mut Vec<Action>) {
+        let Some(since_ns) = self.on.remove(&device) else { return };
+        if !is_new(since_ns, now_ns) {
+            self.failed.remove(&device);
+        }
+        self.require_no_more(device, view);
+        if let Some(state) = view.device(device) {
             self.releasing.insert(device);
             actions.push(Action::Release { device: state.id(), model: self.model.demand.model.clone() });
+        }
+    }
+
+    /// From now on, the copy on a device is a grant that ends, like that of a call.
+    fn require_no_more(&self, device: DeviceKey, view: &mut View) {
+        for demand in &self.request.models {
+            view.require_no_more(device, demand.model);
         }
     }
 
     /// Ends the promise of room for the copy on a device.
     fn end_promise(&self, device: DeviceKey, view: &mut View) {
         for demand in &self.request.models {
-            view.require_no_more(device, demand.model);
+            view.end_promise(device, demand.model);
         }
     }
+}
+
+/// Whether a copy that was placed at `since_ns` may be the reason for a loss of its device.
+fn is_new(since_ns: u64, now_ns: u64) -> bool {
+    now_ns.saturating_sub(since_ns) < RequiredModel::RETRY_NS
 }
 
 /// The model as the request of an invocation, for which the device finds room as for a call's.

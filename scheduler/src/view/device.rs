@@ -24,8 +24,10 @@ pub struct DeviceView {
     spec: DeviceSpec,
     models: BTreeMap<ModelKey, HeldModel>,
     memory: MemoryUse,
-    /// Number of models of which a copy is required here.
+    /// Number of models of which a copy is required here, and when all of them are expected to be
+    /// loaded.
     required: u32,
+    copies_there_at_ns: u64,
     /// Models given up by decisions about other devices, not yet reported to the node.
     given_up: Vec<ModelKey>,
     /// Expected ends of the invocations with a grant here.
@@ -90,6 +92,7 @@ impl DeviceView {
             models,
             memory,
             required: 0,
+            copies_there_at_ns: 0,
             given_up,
             ends,
             committed,
@@ -157,7 +160,7 @@ impl DeviceView {
         !self.is_down && self.suits(demands)
     }
 
-    pub(super) fn is_down(&self) -> bool {
+    pub(crate) fn is_down(&self) -> bool {
         self.is_down
     }
 

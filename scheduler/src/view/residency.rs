@@ -67,8 +67,11 @@ impl View {
         for (device, model) in &victims.elsewhere {
             self.change(*device, SmallVec::from_slice(&[*model]), |view| view.give_up(*model));
         }
-        let load_time_ns = self.device(device).map_or(0, |view| self.load_time_ns(view, demand));
-        let there_at_ns = now_ns.saturating_add(load_time_ns);
+        // A device loads its copies one after the other.
+        let there_at_ns = self.device(device).map_or(now_ns, |view| {
+            let load_time_ns = if view.holds(demand.model) { 0 } else { self.load_time_ns(view, demand) };
+            view.copies_there_at_ns().max(now_ns).saturating_add(load_time_ns)
+        });
         let touched = std::iter::once(demand.model).chain(victims.models.iter().copied()).collect();
         self.change(device, touched, |view| {
             view.require(demand, there_at_ns, clock);
@@ -78,17 +81,17 @@ impl View {
         });
     }
 
-    /// Requires a copy of a model on a device no longer. Returns false if it was not required.
-    pub(crate) fn require_no_more(&mut self, device: DeviceKey, model: ModelKey) -> bool {
-        let mut was_required = false;
-        self.change(device, SmallVec::from_slice(&[model]), |view| {
-            was_required = view.require_no_more(model);
-        });
-        if was_required {
-            self.freed += 1;
-            self.eased.push(device);
-        }
-        was_required
+    /// Requires a copy of a model on a device no longer: it is granted until
+    /// [`end_promise`](Self::end_promise).
+    pub(crate) fn require_no_more(&mut self, device: DeviceKey, model: ModelKey) {
+        self.change(device, SmallVec::from_slice(&[model]), |view| view.require_no_more(model));
+    }
+
+    /// Ends the grant of a copy that was required.
+    pub(crate) fn end_promise(&mut self, device: DeviceKey, model: ModelKey) {
+        self.change(device, SmallVec::from_slice(&[model]), |view| view.keep_promise(model));
+        self.freed += 1;
+        self.eased.push(device);
     }
 
     /// Records where a node would load a model from.

@@ -103,7 +103,7 @@ impl Placements {
 
     fn replace(&self, state: &mut PlacementState, placer: Placer) {
         // The next scheduler requires models again, if it has the list.
-        state.residency.release_all_required();
+        state.residency.release_all_required(now());
         if let (Placer::Own(driver), Some(record)) =
             (&mut std::mem::replace(&mut state.placer, placer), &self.record)
         {

@@ -1,6 +1,7 @@
 //! Required models: the list that the scheduler gets, and the loads of this node's devices.
 
 use super::Placements;
+use super::clock::now;
 use super::state::{PlacementState, Placer};
 use crate::wire::NodeEvent;
 use std::collections::BTreeSet;
@@ -81,6 +82,12 @@ impl Placements {
         let copy = missing.filter(|copy| !is_loading(copy.0)).find(|copy| !resting.contains(copy))?;
         state.loading.insert(copy.clone());
         Some(CopyLoad { placements: self.clone(), copy })
+    }
+
+    /// Whether a device had to keep a model until its scheduler was replaced a moment ago. The next
+    /// scheduler is about to require the model again.
+    pub fn was_required(&self, device: Ordinal, model: &ModelId) -> bool {
+        self.state.lock().residency.was_required(device, model, now())
     }
 
     /// Completes when [`begin_load`](Self::begin_load) may find another copy. Remembers one change

@@ -2,9 +2,12 @@
 
 use crate::wire::{AnnouncedModel, Granted};
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weir_scheduler::{DeviceSpec, Evictable, StorageTier};
 use weir_types::{InvocationId, ModelId, Ordinal};
+
+/// The time within which the next scheduler requires models that the scheduler before required.
+const REQUIRED_AGAIN_MAX: Duration = Duration::from_secs(60);
 
 /// A model in the memory of one of this node's devices, with its load.
 pub struct ResidentLoad {
@@ -43,6 +46,8 @@ struct DeviceResidency {
     /// The resident models, as reported to the placer.
     resident: BTreeMap<ModelId, AnnouncedModel>,
     is_down: bool,
+    /// When the scheduler was replaced, and the models that it required the device to keep.
+    required_before: Option<(Instant, Vec<ModelId>)>,
     /// The memory for models; `None` while it is the capacity from the start of the node.
     capacity_bytes: Option<u64>,
 }
@@ -94,14 +99,25 @@ impl ResidencyTable {
         self.get_mut(device).is_some_and(|device| device.evictable.release_required(model))
     }
 
-    /// Ends the requirements of all devices.
-    pub(super) fn release_all_required(&mut self) {
+    /// Ends the requirements of all devices, since the scheduler is replaced.
+    pub(super) fn release_all_required(&mut self, now: Instant) {
         for device_residency in &mut self.0 {
             let required: Vec<_> = device_residency.evictable.required().cloned().collect();
-            for model in required {
-                device_residency.evictable.release_required(&model);
+            for model in &required {
+                device_residency.evictable.release_required(model);
+            }
+            if !required.is_empty() {
+                device_residency.required_before = Some((now, required));
             }
         }
+    }
+
+    /// Whether a device was required to keep a model by the scheduler before, until a moment ago.
+    pub(super) fn was_required(&self, device: Ordinal, model: &ModelId, now: Instant) -> bool {
+        let before = self.get(device).and_then(|device| device.required_before.as_ref());
+        before.is_some_and(|(at, models)| {
+            now.saturating_duration_since(*at) < REQUIRED_AGAIN_MAX && models.contains(model)
+        })
     }
 
     /// Whether a device is required to keep a model.

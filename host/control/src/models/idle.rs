@@ -64,7 +64,9 @@ impl Models {
             let entry = self.get(&key.id.tenant, &key.id.name, Some(key.id.version));
             let Some(entry) = entry.ok().filter(|entry| entry.source.key == key) else { continue };
             let Some(keep) = keep_alive.for_model(&entry, device.platform) else { continue };
-            if idle >= keep && !placements.is_granted(device.ordinal, &key.id) {
+            let is_kept = placements.is_granted(device.ordinal, &key.id)
+                || placements.was_required(device.ordinal, &key.id);
+            if idle >= keep && !is_kept {
                 self.unload_from(&entry, device, placements);
             } else {
                 shortest = Some(shortest.map_or(keep, |shortest| shortest.min(keep)));

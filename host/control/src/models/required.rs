@@ -108,7 +108,7 @@ impl Models {
         // Deleted, or not known to this node yet: the list changes, or a later look finds it.
         let Ok(entry) = entry else { return };
         let why = match timeout(LOAD_TIME_MAX, self.load_onto(&entry, device, placements)).await {
-            Ok(Ok(pin)) => return self.warm_up(&entry, &pin, arena).await,
+            Ok(Ok(pin)) => return self.warm_up(&entry, &pin, device, arena).await,
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("the load took more than {} s", LOAD_TIME_MAX.as_secs()),
         };
@@ -139,7 +139,7 @@ impl Models {
 
     /// Runs a model once with generated inputs, on the account of its tenant. A model that cannot run
     /// them is as usable as without the run.
-    async fn warm_up(&self, entry: &ModelEntry, pin: &Pin, arena: &Arena) {
+    async fn warm_up(&self, entry: &ModelEntry, pin: &Pin, device: Ordinal, arena: &Arena) {
         let mask = entry.record.manifest.batching.mask.as_deref();
         let made = GeneratedInputs::smallest(pin.signature(), mask);
         let arena = arena.clone();
@@ -149,7 +149,12 @@ impl Models {
         let id = entry.source.id();
         match timeout(WARM_UP_TIME_MAX, pin.run(request)).await {
             Ok(Ok(_)) => {}
-            Ok(Err(error @ InferenceError::WorkerLost(_))) => {
+            Ok(Err(InferenceError::Unsupported(why))) => {
+                if let Some(device) = self.devices.get(device) {
+                    entry.note_unsupported(device.platform, &why);
+                }
+            }
+            Ok(Err(error @ (InferenceError::WorkerLost(_) | InferenceError::DeviceLost(_)))) => {
                 let ModelId { name, version, .. } = id;
                 let text = format!("the first run of model {name}:{version} (copies_min) failed: {error}");
                 self.note_model(EventKind::Fault, id, text);

@@ -62,7 +62,7 @@ impl Blobs {
             return Err(BlobError::Damaged(digest));
         }
         let hold = self.keep_here(staged).await?;
-        if self.room_bytes.load(Ordering::Relaxed) == 0 {
+        if self.kept_bytes.load(Ordering::Relaxed) >= self.full_at_bytes.load(Ordering::Relaxed) {
             self.trim(shared.cache_bytes_max()).await?;
         }
         drop(hold);
@@ -90,10 +90,11 @@ impl Blobs {
     /// does without.
     async fn trim(&self, bytes_max: u64) -> std::io::Result<()> {
         let folder = self.folder.clone();
-        let room_bytes = self.room_bytes.clone();
+        let full_at_bytes = self.full_at_bytes.clone();
+        // Blobs that are kept from now on count, whether or not the folder shows them.
+        let kept_bytes = self.kept_bytes.load(Ordering::Relaxed);
         let sweep = self.in_use.sweep(HashSet::new);
         blocking(move || {
-            // Blobs that are kept meanwhile leave a little too much room, once.
             let mut blobs = Vec::new();
             for entry in std::fs::read_dir(&folder)? {
                 let entry = entry?;
@@ -117,7 +118,8 @@ impl Blobs {
                     std::fs::remove_file(path)
                 })?;
             }
-            room_bytes.store(bytes_max.saturating_sub(bytes), Ordering::Relaxed);
+            let room_bytes = bytes_max.saturating_sub(bytes);
+            full_at_bytes.store(kept_bytes.saturating_add(room_bytes), Ordering::Relaxed);
             Ok(())
         })
         .await

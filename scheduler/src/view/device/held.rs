@@ -117,19 +117,24 @@ impl DeviceView {
     /// Requires a copy of a model, which is promised like a granted one.
     pub(in crate::view) fn require(&mut self, demand: &OpenableModel, there_at_ns: u64, clock: u64) {
         self.promise(demand, there_at_ns, clock);
+        self.copies_there_at_ns = there_at_ns;
         if let Some(held) = self.models.get_mut(&demand.model) {
             self.required += u32::from(!held.required);
             held.required = true;
         }
     }
 
-    /// Requires a copy no longer. Returns false if it was not required.
-    pub(in crate::view) fn require_no_more(&mut self, model: ModelKey) -> bool {
-        let Some(held) = self.models.get_mut(&model).filter(|held| held.required) else { return false };
-        held.required = false;
-        self.required -= 1;
-        self.keep_promise(model);
-        true
+    /// Requires a copy no longer; its grant stays.
+    pub(in crate::view) fn require_no_more(&mut self, model: ModelKey) {
+        if let Some(held) = self.models.get_mut(&model).filter(|held| held.required) {
+            held.required = false;
+            self.required -= 1;
+        }
+    }
+
+    /// When the required copies are expected to be loaded.
+    pub(in crate::view) fn copies_there_at_ns(&self) -> u64 {
+        self.copies_there_at_ns
     }
 
     /// The models granted to running invocations or required, with their sizes, and whether each is
