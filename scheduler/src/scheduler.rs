@@ -198,8 +198,6 @@ impl Scheduler {
         }
         if self.held.is_none() {
             let waiting_bytes = || self.waiting.values().map(|waits| waits.bytes).max().unwrap_or_default();
-            let is_due = self.required.place_at_ns().is_some_and(|place_at_ns| place_at_ns <= self.now_ns);
-            let waiting_bytes = if is_due { waiting_bytes() } else { 0 };
             self.required.place(self.now_ns, waiting_bytes, &mut self.view, actions);
         }
         self.ask_to_be_woken(actions);

@@ -267,7 +267,7 @@ impl Blobs {
     pub async fn keep(&self, staged: Staged) -> Result<Hold, BlobError> {
         let digest = staged.digest;
         let hold = self.keep_here(staged).await?;
-        self.share([digest]).await?;
+        self.upload([digest]).await?;
         Ok(hold)
     }
 
@@ -287,9 +287,13 @@ impl Blobs {
     /// Uploads local blobs to the shared store, if there is one. To be called before any record
     /// refers to them.
     pub async fn share(&self, digests: impl IntoIterator<Item = ContentHash>) -> Result<(), BlobError> {
-        let Some(shared) = &self.shared else { return Ok(()) };
         // Files that were stored without `keep` are among them.
         self.full_at_bytes.store(0, Ordering::Relaxed);
+        self.upload(digests).await
+    }
+
+    async fn upload(&self, digests: impl IntoIterator<Item = ContentHash>) -> Result<(), BlobError> {
+        let Some(shared) = &self.shared else { return Ok(()) };
         for digest in digests {
             shared.put(digest, &self.path(digest)).await?;
         }

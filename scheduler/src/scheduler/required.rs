@@ -224,7 +224,7 @@ impl RequiredCopies {
         actions: &mut Vec<Action>,
     ) {
         while let Some(state) = view.device(device)
-            && self.kept_size(device).bytes() > required_bytes_max(state, self.percent_max)
+            && state.required_bytes() > required_bytes_max(state, self.percent_max)
         {
             let Some(last) = self.models.iter_mut().rev().find(|state| state.on.contains_key(&device)) else {
                 break;
@@ -234,27 +234,19 @@ impl RequiredCopies {
         self.changed(now_ns, view);
     }
 
-    /// The size of the copies on a device, without those that it is to release.
-    fn kept_size(&self, device: DeviceKey) -> CombinedModelSize {
-        let mut together = CombinedModelSize::default();
-        for state in self.models.iter().filter(|state| state.on.contains_key(&device)) {
-            state.request.models.iter().for_each(|demand| together.add(&ModelSize::for_demand(demand)));
-        }
-        together
-    }
-
     /// Chooses devices for missing copies, if that is due. `waiting_bytes` is the memory that the
     /// largest waiting call needs: copies leave a device with room for it.
     pub(super) fn place(
         &mut self,
         now_ns: u64,
-        waiting_bytes: u64,
+        waiting_bytes: impl FnOnce() -> u64,
         view: &mut View,
         actions: &mut Vec<Action>,
     ) {
         if self.place_at_ns.is_none_or(|place_at_ns| now_ns < place_at_ns) {
             return;
         }
+        let waiting_bytes = waiting_bytes();
         let len = self.models.len();
         let mut sought = 0;
         while sought < COPIES_PER_EVENT && self.in_vain < len {

@@ -100,7 +100,12 @@ impl DeviceView {
 
     /// Bytes of memory that required copies leave to other models.
     pub(crate) fn room_beside_required(&self) -> u64 {
-        self.spec.capacity_bytes.saturating_sub(self.required_size(|_| false).bytes())
+        self.spec.capacity_bytes.saturating_sub(self.required_bytes())
+    }
+
+    /// Bytes of the required copies; shared parts count once.
+    pub(crate) fn required_bytes(&self) -> u64 {
+        self.required_size(|_| false).bytes()
     }
 
     /// The size of the required copies, except those for which `is_excluded` is true.
