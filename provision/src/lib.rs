@@ -17,7 +17,7 @@ pub use stamp::Stamp;
 mod toolchain;
 pub use toolchain::{DEBIAN_PACKAGES, Route, TARGET, Toolchain, ToolchainError};
 mod packages;
-pub use packages::{NodeModules, PackagesError, PythonEnvironment};
+pub use packages::{NodeModules, PackagesError, PythonEnvironment, SharedEnvironments};
 mod component;
 pub use component::{ComponentError, component_of};
 

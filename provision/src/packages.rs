@@ -1,15 +1,20 @@
-//! Build packages of other languages, installed in a folder of the project without changes to the
-//! machine.
+//! Build packages of other languages, installed in a folder of the project or of the user without
+//! changes to the machine.
 
 mod npm;
 mod python;
+mod shared;
 
 pub use npm::NodeModules;
 pub use python::PythonEnvironment;
+pub use shared::SharedEnvironments;
 
 use crate::process::{self, ProcessFailure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// What the system calls a full disk, in the output of every package manager.
+const DISK_FULL: &str = "No space left on device";
 
 /// Error of a package installation.
 #[derive(Debug, thiserror::Error)]
@@ -49,8 +54,9 @@ impl PackagesError {
     #[must_use]
     pub fn hint(&self) -> &'static str {
         match self {
+            Self::Step { why, .. } if why.contains(DISK_FULL) => "free some space on the disk",
             Self::NoProgram { hint, .. } | Self::Step { hint, .. } => hint,
-            Self::File { .. } => "see that the project's folder can be read and written",
+            Self::File { .. } => "see that the file can be read, and its folder written",
         }
     }
 
@@ -60,15 +66,28 @@ impl PackagesError {
     }
 }
 
-/// Runs one installation step with `program`. Errors name the step as `step`.
+/// Runs one installation step with `program` and returns its output. Errors name the step as
+/// `step`.
 fn step(
     command: &mut Command,
     program: &'static str,
     step: &str,
     hint: &'static str,
-) -> Result<(), PackagesError> {
-    process::answer(command).map(drop).map_err(|failure| match failure {
+) -> Result<String, PackagesError> {
+    process::answer(command).map_err(|failure| match failure {
         ProcessFailure::Start(source) => PackagesError::NoProgram { program, hint, source },
         ProcessFailure::Exit(why) => PackagesError::Step { step: step.to_owned(), why, hint },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_disk_has_its_hint() {
+        let failed = |why: &str| PackagesError::Step { step: "pip".into(), why: why.into(), hint: "network?" };
+        assert_eq!(failed("ERROR: [Errno 28] No space left on device").hint(), "free some space on the disk");
+        assert_eq!(failed("ERROR: no route").hint(), "network?");
+    }
 }

@@ -96,7 +96,7 @@ fn clients(repo: &Repo) -> Result<PathBuf> {
 /// checksum. Returns its folder of programs.
 pub(crate) fn environment(repo: &Repo, name: &str, requirements: &Path) -> Result<PathBuf> {
     let folder = repo.local().join(name);
-    let environment = PythonEnvironment::new(&folder, requirements);
+    let environment = PythonEnvironment::pinned(&folder, requirements);
     let explained = |error: PackagesError| anyhow!("{error}\n\nWhat to do: {}", error.hint());
     let what = format!("{} in {}", environment.describe().map_err(explained)?, repo.show(&folder));
     let installed = environment.install(&mut step).map_err(explained)?;

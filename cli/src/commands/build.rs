@@ -10,7 +10,8 @@ use anyhow::Result;
 /// names a `world` of wit/, converts the core module that the command produced. Missing tools are
 /// installed first, with a note for each step:
 ///   - with a Cargo.toml: Rust for wasm32-wasip2, from rustup or from Debian's packages
-///   - with a toolchain.txt: the PyPI packages that it and requirements.txt name, into .weir/python
+///   - with a toolchain.txt: its PyPI packages, once for all projects of this user; .weir/toolchain
+///     links to them. Those of requirements.txt go into .weir/python
 ///   - with a package.json: the packages that package-lock.json pins, into node_modules
 ///
 /// With --snapshot (or `snapshot = true` in weir.toml), pre-initialises the component: its export

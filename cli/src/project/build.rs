@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
-use weir_provision::{NodeModules, PackagesError, PythonEnvironment, Toolchain};
+use weir_provision::{NodeModules, PackagesError, PythonEnvironment, SharedEnvironments, Toolchain};
 
 /// Poll interval for the end of a stoppable build.
 const POLL: Duration = Duration::from_millis(20);
@@ -109,18 +109,27 @@ pub(super) fn run(
     Err(problem.hint(format!("its output is above; the command in {}: {command}", file.display())).into())
 }
 
-/// Installs the project's packages and returns the folders of their programs.
+/// Installs the project's packages and returns the folders of their programs, those that come first
+/// in `PATH` first. All projects of the user share toolchains from PyPI, which `.weir/toolchain`
+/// links to.
 fn packages(folder: &Path, output: OutputSettings) -> Result<Vec<PathBuf>> {
     let explained = |error: PackagesError| Problem::new(error.to_string()).hint(error.hint());
     let mut note = |step: &str| output.note(format_args!("  {step}"));
     let mut programs = Vec::new();
     let pinned = folder.join("toolchain.txt");
     if pinned.is_file() {
-        let environment = PythonEnvironment::new(folder.join(".weir/python"), pinned)
-            .with_packages(folder.join("requirements.txt"));
-        std::fs::create_dir_all(folder.join(".weir"))?;
-        environment.install(&mut note).map_err(explained)?;
-        programs.push(environment.programs());
+        let local = folder.join(".weir");
+        std::fs::create_dir_all(&local)?;
+        let packages = PythonEnvironment::resolved(local.join("python"), folder.join("requirements.txt"));
+        if let Some(environment) = packages.map_err(explained)? {
+            environment.install(&mut note).map_err(explained)?;
+            // Before the toolchain, whose compiler finds packages through the first Python in PATH.
+            programs.push(environment.programs());
+        }
+        let shared = SharedEnvironments::folder_of_user().unwrap_or_else(|| local.join("toolchains"));
+        let toolchain = SharedEnvironments::new(shared).install(&pinned, &mut note).map_err(explained)?;
+        link(toolchain.folder(), &local.join("toolchain"))?;
+        programs.push(toolchain.programs());
     }
     if folder.join("package.json").is_file() {
         let modules = NodeModules::new(folder);
@@ -128,6 +137,18 @@ fn packages(folder: &Path, output: OutputSettings) -> Result<Vec<PathBuf>> {
         programs.push(modules.programs());
     }
     Ok(programs)
+}
+
+/// Makes `link` a symbolic link to `target`, for people who run the toolchain's programs themselves.
+fn link(target: &Path, link: &Path) -> io::Result<()> {
+    if std::fs::read_link(link).is_ok_and(|is| is == target) {
+        return Ok(());
+    }
+    match std::fs::remove_file(link) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    std::os::unix::fs::symlink(target, link)
 }
 
 fn before_path(programs: Vec<PathBuf>) -> Result<OsString> {

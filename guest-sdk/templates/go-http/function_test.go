@@ -1,6 +1,6 @@
 package main
 
-// Run with `go test`; needs no node. `weir build` installs Go in .weir/python/bin.
+// Run with `go test`; needs no node. `weir build` makes Go available in .weir/toolchain/bin.
 
 import (
 	"net/http/httptest"

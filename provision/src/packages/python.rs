@@ -5,32 +5,47 @@ use crate::Stamp;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const HINT: &str = "see that python3 (3.10 or newer) has venv and pip (Debian and Ubuntu: `apt-get install python3-venv python3-pip`) and reaches PyPI";
+pub(super) const HINT: &str = "see that python3 (3.10 or newer) has venv and pip (Debian and Ubuntu: `apt-get install python3-venv python3-pip`) and reaches PyPI";
 /// Largest number of requirements in a description; a description of more ends with the number of
 /// the rest.
 const PINS_SHOWN_MAX: usize = 12;
 
-/// A Python environment in a folder, and its requirement files.
+/// A Python environment in a folder, and the requirement file of its packages.
 #[derive(Debug, Clone)]
 pub struct PythonEnvironment {
     folder: PathBuf,
-    pinned: PathBuf,
-    packages: Option<PathBuf>,
+    requirements: PathBuf,
+    options: &'static [&'static str],
 }
 
 impl PythonEnvironment {
     /// An environment in `folder` with exactly the packages of the requirement file `pinned`, which
     /// gives each a version and checksum.
     #[must_use]
-    pub fn new(folder: impl Into<PathBuf>, pinned: impl Into<PathBuf>) -> Self {
-        Self { folder: folder.into(), pinned: pinned.into(), packages: None }
+    pub fn pinned(folder: impl Into<PathBuf>, pinned: impl Into<PathBuf>) -> Self {
+        // `--no-deps`, because the file is complete. Further declared dependencies (in one case, a
+        // whole deep-learning framework) are not needed.
+        let options = &["--require-hashes", "--no-deps", "--only-binary=:all:"];
+        Self { folder: folder.into(), requirements: pinned.into(), options }
     }
 
-    /// Adds the packages of the requirement file `packages`, pinned or not, and their dependencies.
-    /// Adds nothing if the file does not exist.
+    /// An environment in `folder` with the packages of the requirement file `requirements`, pinned
+    /// or not, and their dependencies. `None` if the file does not exist or has no requirement.
+    pub fn resolved(
+        folder: impl Into<PathBuf>,
+        requirements: impl Into<PathBuf>,
+    ) -> Result<Option<Self>, PackagesError> {
+        let requirements = requirements.into();
+        if !requirements.is_file() || !has_requirements(&read(&requirements)?) {
+            return Ok(None);
+        }
+        Ok(Some(Self { folder: folder.into(), requirements, options: &[] }))
+    }
+
+    /// Folder of the environment.
     #[must_use]
-    pub fn with_packages(self, packages: impl Into<PathBuf>) -> Self {
-        Self { packages: Some(packages.into()).filter(|packages| packages.is_file()), ..self }
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Folder of the environment's programs.
@@ -41,15 +56,13 @@ impl PythonEnvironment {
 
     /// The pinned packages, for people.
     pub fn describe(&self) -> Result<String, PackagesError> {
-        Ok(pins(&read(&self.pinned)?))
+        Ok(pins(&read(&self.requirements)?))
     }
 
     /// Creates the environment, unless it exists and is current. Calls `on_step` before each step.
     /// Returns whether anything was installed.
     pub fn install(&self, on_step: &mut dyn FnMut(&str)) -> Result<bool, PackagesError> {
-        let pinned = read(&self.pinned)?;
-        let packages = self.packages.as_deref().map(read).transpose()?.unwrap_or_default();
-        let wanted = format!("{pinned}{packages}");
+        let wanted = read(&self.requirements)?;
         let stamp = Stamp::beside(&self.folder, &wanted);
         if stamp.is_current() {
             return Ok(false);
@@ -63,27 +76,21 @@ impl PythonEnvironment {
             &line,
             HINT,
         )?;
-        on_step(&format!("pip install {} (checksums pinned)", pins(&pinned)));
-        // `--no-deps`, because the file is complete. Further declared dependencies (in one case, a
-        // whole deep-learning framework) are not needed.
-        self.pip(&["--require-hashes", "--no-deps", "--only-binary=:all:"], &self.pinned)?;
-        if let Some(packages) = self.packages.as_deref().filter(|_| has_requirements(&packages)) {
-            on_step(&format!("pip install -r {}", packages.display()));
-            self.pip(&[], packages)?;
-        }
+        let line = format!("pip install -r {}", self.requirements.display());
+        on_step(&match pins(&wanted) {
+            pins if !self.options.is_empty() => format!("pip install {pins} (checksums pinned)"),
+            _ => line.clone(),
+        });
+        let mut pip = Command::new(self.programs().join("python"));
+        pip.args(["-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]);
+        pip.args(self.options).arg("-r").arg(&self.requirements);
+        step(&mut pip, "pip", &line, HINT)?;
         stamp.write().map_err(PackagesError::file(&self.folder))?;
         Ok(true)
     }
-
-    fn pip(&self, options: &[&str], requirements: &Path) -> Result<(), PackagesError> {
-        let mut pip = Command::new(self.programs().join("python"));
-        pip.args(["-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]);
-        pip.args(options).arg("-r").arg(requirements);
-        step(&mut pip, "pip", &format!("pip install -r {}", requirements.display()), HINT)
-    }
 }
 
-fn read(path: &Path) -> Result<String, PackagesError> {
+pub(super) fn read(path: &Path) -> Result<String, PackagesError> {
     std::fs::read_to_string(path).map_err(PackagesError::file(path))
 }
 
@@ -118,8 +125,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let pinned = folder.path().join("toolchain.txt");
         std::fs::write(&pinned, "# nothing\n").unwrap();
-        let environment = PythonEnvironment::new(folder.path().join("python"), &pinned)
-            .with_packages(folder.path().join("requirements.txt"));
+        let environment = PythonEnvironment::pinned(folder.path().join("python"), &pinned);
         let mut steps = Vec::new();
         // pip rejects an empty requirements file in hash mode. The failure must not leave a stamp.
         let made = environment.install(&mut |step| steps.push(step.to_owned()));
@@ -134,5 +140,17 @@ mod tests {
         let refused = environment.install(&mut |_| ()).unwrap_err();
         assert!(refused.to_string().contains("hash"), "{refused}");
         assert!(environment.install(&mut |_| ()).is_err(), "a failed installation counts as done");
+    }
+
+    #[test]
+    fn file_without_requirements_needs_no_environment() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("requirements.txt");
+        let resolved = || PythonEnvironment::resolved(folder.path().join("python"), &file).unwrap();
+        assert!(resolved().is_none(), "without a file");
+        std::fs::write(&file, "# nothing\n").unwrap();
+        assert!(resolved().is_none(), "with comments only");
+        std::fs::write(&file, "six\n").unwrap();
+        assert!(resolved().is_some());
     }
 }
