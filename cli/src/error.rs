@@ -274,6 +274,18 @@ fn hint_for(code: ErrorCode) -> Option<&'static str> {
     })
 }
 
+/// An error with its causes, in one line.
+pub(crate) fn one_line(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+    }
+    text
+}
+
 /// Output of [`report`], without colours.
 #[cfg(test)]
 pub(crate) fn text(error: &anyhow::Error) -> String {

@@ -1,9 +1,26 @@
-//! Atomic file writes.
+//! Reads of small files, and atomic writes.
 
 use anyhow::{Context as _, Result};
-use std::io::Write as _;
+use std::fmt::Display;
+use std::fs::File;
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+
+/// Reads a file of at most `bytes_max` bytes.
+pub(crate) fn read_small(path: &Path, bytes_max: usize) -> Result<Vec<u8>, String> {
+    let file = File::open(path).map_err(|error| cannot_read(path, &error))?;
+    let mut bytes = Vec::new();
+    file.take(bytes_max as u64 + 1).read_to_end(&mut bytes).map_err(|error| cannot_read(path, &error))?;
+    if bytes.len() > bytes_max {
+        return Err(format!("{} has more than {bytes_max} bytes", path.display()));
+    }
+    Ok(bytes)
+}
+
+pub(crate) fn cannot_read(path: &Path, error: &dyn Display) -> String {
+    format!("cannot read {}: {error}", path.display())
+}
 
 /// Writes a file atomically: an interrupt or a full disk leaves the old contents.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {

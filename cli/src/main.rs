@@ -13,6 +13,7 @@ mod commands;
 mod client;
 mod declaration;
 mod project;
+mod repository;
 mod uploads;
 
 mod error;

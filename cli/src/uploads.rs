@@ -6,6 +6,6 @@ mod model;
 mod workflow;
 
 pub(crate) use component::{Component, ComponentUpload};
-pub(crate) use form::{FormFields, labels_field};
+pub(crate) use form::{FormFields, labels_field, manifest_fields};
 pub(crate) use model::ModelUpload;
 pub(crate) use workflow::WorkflowUpload;

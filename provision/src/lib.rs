@@ -10,6 +10,8 @@
 //! request path uses it.
 
 pub mod apt;
+mod cache;
+pub use cache::cache_folder;
 mod process;
 mod stamp;
 pub use stamp::Stamp;

@@ -86,7 +86,8 @@ mod tests {
 
     #[test]
     fn full_disk_has_its_hint() {
-        let failed = |why: &str| PackagesError::Step { step: "pip".into(), why: why.into(), hint: "network?" };
+        let failed =
+            |why: &str| PackagesError::Step { step: "pip".into(), why: why.into(), hint: "network?" };
         assert_eq!(failed("ERROR: [Errno 28] No space left on device").hint(), "free some space on the disk");
         assert_eq!(failed("ERROR: no route").hint(), "network?");
     }

@@ -78,6 +78,7 @@ pages! {
     kernel_graphs_guide_runs: "guides/kernel-graphs.md";
     measure_guide_runs: "guides/measure.md";
     backup_guide_runs: "guides/backup.md";
+    model_repository_guide_runs: "guides/model-repository.md";
     objects_guide_runs: "guides/objects.md";
     python_guide_runs: "guides/python.md";
     python_client_guide_runs: "guides/python-client.md";

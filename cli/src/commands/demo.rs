@@ -79,7 +79,7 @@ async fn serve(config: NodeConfig, folder: PathBuf, open: bool, output: OutputSe
     if result.is_ok() {
         signals.next().await;
     }
-    up::finish(node, None, &mut signals, output).await;
+    up::finish(node, (), &mut signals, output).await;
     result
 }
 

@@ -4,6 +4,7 @@ mod profile;
 mod pull;
 mod push;
 mod run;
+mod sync;
 mod upload_settings;
 
 use crate::commands::CommandContext;
@@ -27,6 +28,7 @@ use weir_types::{Name, Port, RunningMean, Signature, Version};
 ///   weir models push digits digits.onnx      # push the next version
 ///   weir models push birds birds.zip --labels birds.txt
 ///   weir models pull hf://OWNER/NAME         # push a model from a hub
+///   weir models sync model_repository        # push a folder in Triton's layout
 ///   weir models                              # list all models
 ///   weir models show digits                  # inputs, outputs and measured times
 ///   weir models run digits -d @request.json  # one inference
@@ -52,6 +54,7 @@ enum ModelAction {
     List,
     Push(PushArgs),
     Pull(pull::PullArgs),
+    Sync(sync::SyncArgs),
     /// Show a model's inputs, outputs and measured times
     Show(ShowArgs),
     Run(run::RunArgs),
@@ -94,6 +97,7 @@ pub(crate) fn run(args: ModelsArgs, context: &CommandContext) -> Result<()> {
         ModelAction::List => models.list(list),
         ModelAction::Push(args) => push::run(&args, &models),
         ModelAction::Pull(args) => pull::run(args, &models),
+        ModelAction::Sync(args) => sync::run(&args, models),
         ModelAction::Show(args) => models.show(&args, with_versions, details),
         ModelAction::Run(args) => run::run(&args, &models.client, context),
         ModelAction::Profile(args) => profile::profile(args, &models.client, context),

@@ -10,11 +10,12 @@ use crate::commands::watch::{Deployer, Watcher};
 use crate::error::Problem;
 use crate::output::OutputSettings;
 use crate::project::BuildStop;
+use crate::repository::{RepositorySync, RepositoryWatch};
 use crate::settings::{NodeArgs, NodeEndpoint, Trust, first_token};
 use anyhow::Result;
 use logging::LogArgs;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use weir_host::{Node, NodeConfig};
@@ -35,6 +36,7 @@ const INTERRUPTED: i32 = 130;
 /// Examples:
 ///   weir up
 ///   weir up --watch            # in a project: rebuild and redeploy on every change
+///   weir up --model-repository models      # serve the models of a folder
 ///   weir up --listen 0.0.0.0:9347 --token-file tokens --data /var/lib/weir
 ///   weir up --listen 0.0.0.0:9347 --token-file tokens --tls-cert cert.pem --tls-key key.pem
 ///   weir up --set gateway.drain_timeout_ms=1000 --set sandbox.limit_caps.memory_bytes=2147483648
@@ -49,6 +51,10 @@ pub(crate) struct UpArgs {
     /// In a project: run the node without deploying the function
     #[arg(long, conflicts_with = "watch")]
     no_deploy: bool,
+    /// Serve the models of a folder in Triton's layout (NAME/1/model.onnx), and push new ones and
+    /// new versions while the node runs
+    #[arg(long, value_name = "FOLDER")]
+    model_repository: Option<PathBuf>,
     #[command(flatten)]
     init: InitArgs,
     #[command(flatten)]
@@ -73,16 +79,54 @@ pub(crate) fn run(args: &UpArgs, context: &CommandContext) -> Result<()> {
         _ if args.watch => context.project().map(|_| None)?,
         _ => None,
     };
-    let work = ProjectWork { project, watch: args.watch };
+    if let Some(folder) = args.model_repository.as_deref().filter(|folder| !folder.is_dir()) {
+        let problem = Problem::usage(format!("--model-repository {}: not a folder", folder.display()));
+        return Err(problem.hint("the folder has a folder for each model: NAME/1/model.onnx").into());
+    }
+    let work = NodeWork { project, watch: args.watch, repository: args.model_repository.clone() };
     run_node(config, args.init, &args.log, work, context.output)
 }
 
-/// The work of a node in a project folder.
-struct ProjectWork {
+/// What a node deploys to itself.
+#[derive(Default)]
+struct NodeWork {
     /// Project whose function the node deploys.
     project: Option<PathBuf>,
     /// Whether the node deploys it again after every change.
     watch: bool,
+    /// Folder whose models the node serves.
+    repository: Option<PathBuf>,
+}
+
+impl NodeWork {
+    /// Starts the threads of the work, which end when they are dropped. `client` is made for each.
+    fn start(
+        self,
+        data: &Path,
+        client: impl Fn() -> Result<Client>,
+        output: OutputSettings,
+    ) -> Result<(Option<Watcher>, Option<RepositoryWatch>)> {
+        let repository = match self.repository {
+            None => None,
+            Some(folder) => {
+                let sync =
+                    RepositorySync { folder, client: client()?, output, allow_signature_change: false };
+                Some(RepositoryWatch::start(sync)?)
+            }
+        };
+        let Some(file) = self.project else { return Ok((None, repository)) };
+        let deployer = Deployer {
+            file,
+            name: None,
+            grants: GrantArgs::default(),
+            strict: false,
+            client: client()?,
+            output,
+            follower: None,
+        };
+        let watcher = Watcher::start(deployer, self.watch.then_some(data), BuildStop::default())?;
+        Ok((Some(watcher), repository))
+    }
 }
 
 /// Runs a node without deploying a function.
@@ -92,14 +136,14 @@ pub(crate) fn start(
     log: &LogArgs,
     context: &CommandContext,
 ) -> Result<()> {
-    run_node(config, init, log, ProjectWork { project: None, watch: false }, context.output)
+    run_node(config, init, log, NodeWork::default(), context.output)
 }
 
 fn run_node(
     config: NodeConfig,
     init: InitArgs,
     log: &LogArgs,
-    work: ProjectWork,
+    work: NodeWork,
     output: OutputSettings,
 ) -> Result<()> {
     logging::start(log, logging::FILTER_DEFAULT)?;
@@ -112,8 +156,7 @@ pub(crate) fn block_on(command: impl Future<Output = Result<()>>) -> Result<()> 
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
 }
 
-async fn serve(config: NodeConfig, init: InitArgs, work: ProjectWork, output: OutputSettings) -> Result<()> {
-    let ProjectWork { project, watch } = work;
+async fn serve(config: NodeConfig, init: InitArgs, work: NodeWork, output: OutputSettings) -> Result<()> {
     // Handle signals from here on, also during the node's start.
     let mut signals = Signals::new()?;
     let token_file = config.token_file.clone();
@@ -123,24 +166,12 @@ async fn serve(config: NodeConfig, init: InitArgs, work: ProjectWork, output: Ou
         None => None,
     };
     let Some(mut node) = start_node(config, init, &mut signals, output).await? else { return Ok(()) };
-    let work = match project {
-        None => None,
-        Some(file) => {
-            let token = token_file.as_deref().map(first_token).transpose()?;
-            let url = client_url(&node);
-            let client = Client::new(NodeEndpoint { url, token, trust: Trust::OwnProcess })?;
-            let deployer = Deployer {
-                file,
-                name: None,
-                grants: GrantArgs::default(),
-                strict: false,
-                client,
-                output,
-                follower: None,
-            };
-            Some(Watcher::start(deployer, watch.then_some(&data), BuildStop::default())?)
-        }
+    let url = client_url(&node);
+    let client = || {
+        let token = token_file.as_deref().map(first_token).transpose()?;
+        Client::new(NodeEndpoint { url: url.clone(), token, trust: Trust::OwnProcess })
     };
+    let work = work.start(&data, client, output)?;
     while until_end(&node, &mut signals, renewal.as_mut()).await? == NodeEnd::Outdated {
         output.note("the data of etcd was replaced: the node joins its cluster anew");
         node = tokio::select! {
@@ -182,15 +213,19 @@ pub(crate) async fn start_node(
     Ok(Some(node))
 }
 
-/// Stops `work` and the node, which finishes its running requests. Exits on a further signal.
-pub(crate) async fn finish(node: Node, work: Option<Watcher>, signals: &mut Signals, output: OutputSettings) {
+/// Stops `work`, whose threads end when it is dropped, and the node, which finishes its running
+/// requests. Exits on a further signal.
+pub(crate) async fn finish(
+    node: Node,
+    work: impl Send + 'static,
+    signals: &mut Signals,
+    output: OutputSettings,
+) {
     output.note("finishing the active requests; Ctrl-C again ends at once");
     let drain = async {
         // Stop builds first, so that nothing is deployed during the shutdown.
-        if let Some(work) = work {
-            // The last build may take a moment to end; signals must be handled meanwhile.
-            let _ = tokio::task::spawn_blocking(move || work.stop()).await;
-        }
+        // The last build may take a moment to end; signals must be handled meanwhile.
+        let _ = tokio::task::spawn_blocking(move || drop(work)).await;
         node.shutdown().await;
     };
     let give_up = async {

@@ -5,7 +5,8 @@ use super::document::{
     CanaryEntry, Document, FunctionEntry, LabelsEntry, LabelsSource, ModelEntry, ReuseEntry, WorkflowEntry,
 };
 use super::environment::expand;
-use crate::error::Problem;
+use crate::error::{Problem, one_line};
+use crate::files::{cannot_read, read_small};
 use crate::onnx;
 use crate::project::{Project, check_component};
 use crate::settings::ConfigFile;
@@ -110,13 +111,7 @@ impl Resolver {
 
 fn model(entry: ModelEntry, place: &Place) -> Result<DeclaredModel, String> {
     let content = match (entry.file, entry.digest) {
-        (Some(file), None) => {
-            let path = place.folder.join(file);
-            let parts = onnx::open(&path).map_err(|error| whole(&error))?;
-            let bytes = parts.length_bytes();
-            let digest = hash(parts.reader()).map_err(|error| cannot_read(&path, &error))?;
-            Content::File { path, digest, bytes }
-        }
+        (Some(file), None) => model_file(place.folder.join(file))?,
         (None, Some(digest)) => Content::Stored(digest),
         _ => {
             return Err(
@@ -142,16 +137,25 @@ fn model(entry: ModelEntry, place: &Place) -> Result<DeclaredModel, String> {
     Ok(DeclaredModel { content, manifest })
 }
 
+/// The model in a file, or in a folder or archive with its weights.
+pub(crate) fn model_file(path: PathBuf) -> Result<Content, String> {
+    let parts = onnx::open(&path).map_err(|error| one_line(&error))?;
+    let bytes = parts.length_bytes();
+    let digest = hash(parts.reader()).map_err(|error| cannot_read(&path, &error))?;
+    Ok(Content::File { path, digest, bytes })
+}
+
+/// The labels in a file with one per line.
+pub(crate) fn labels_file(path: &Path) -> Result<Labels, String> {
+    let text = String::from_utf8(read_small(path, LABELS_BYTES_MAX)?);
+    Ok(Labels::from_lines(&text.map_err(|error| cannot_read(path, &error))?))
+}
+
 fn read_labels(labels: LabelsEntry, place: &Place) -> Result<ModelLabels, String> {
     let read = |source: LabelsSource| match source {
         // As a node reads the lines of a form: empty labels at the end have no meaning.
         LabelsSource::List(labels) => Ok(Labels::from_lines(&labels.join("\n"))),
-        LabelsSource::File(file) => {
-            let path = place.folder.join(file);
-            let text = read_small(&path, LABELS_BYTES_MAX)?;
-            let text = String::from_utf8(text).map_err(|error| cannot_read(&path, &error))?;
-            Ok::<_, String>(Labels::from_lines(&text))
-        }
+        LabelsSource::File(file) => labels_file(&place.folder.join(file)),
     };
     Ok(match labels {
         LabelsEntry::OnlyOutput(source) => ModelLabels::OnlyOutput(read(source)?),
@@ -262,16 +266,16 @@ fn canary(entry: &CanaryEntry) -> Result<DeclaredCanary, String> {
 /// The component of the last build of a project, and the manifest in its `weir.toml`.
 fn project(folder: &Path) -> Result<(Content, FunctionManifest), String> {
     let path = folder.join(PROJECT_FILE);
-    let file = ConfigFile::read(&path).map_err(|error| whole(&error))?;
+    let file = ConfigFile::read(&path).map_err(|error| one_line(&error))?;
     let project =
         Project::from_config(&file).ok_or_else(|| format!("{} has no [function]", path.display()))?;
     let component =
-        project.built().map_err(|error| format!("{}; build it first with `weir build`", whole(&error)))?;
+        project.built().map_err(|error| format!("{}; build it first with `weir build`", one_line(&error)))?;
     Ok((component_file(component)?, project.manifest()))
 }
 
 fn component_file(path: PathBuf) -> Result<Content, String> {
-    let bytes = check_component(&path).map_err(|problem| whole(&problem.into()))?;
+    let bytes = check_component(&path).map_err(|problem| one_line(&problem.into()))?;
     let file = File::open(&path).map_err(|error| cannot_read(&path, &error))?;
     let digest = hash(file).map_err(|error| cannot_read(&path, &error))?;
     Ok(Content::File { path, digest, bytes })
@@ -315,30 +319,4 @@ fn hash(mut source: impl Read) -> std::io::Result<ContentHash> {
             count => hasher.update(&piece[..count]),
         }
     }
-}
-
-fn read_small(path: &Path, bytes_max: usize) -> Result<Vec<u8>, String> {
-    let file = File::open(path).map_err(|error| cannot_read(path, &error))?;
-    let mut bytes = Vec::new();
-    file.take(bytes_max as u64 + 1).read_to_end(&mut bytes).map_err(|error| cannot_read(path, &error))?;
-    if bytes.len() > bytes_max {
-        return Err(format!("{} has more than {bytes_max} bytes", path.display()));
-    }
-    Ok(bytes)
-}
-
-fn cannot_read(path: &Path, error: &dyn Display) -> String {
-    format!("cannot read {}: {error}", path.display())
-}
-
-/// An error with its causes, in one line.
-fn whole(error: &anyhow::Error) -> String {
-    let mut text = error.to_string();
-    for cause in error.chain().skip(1).map(ToString::to_string) {
-        if !text.contains(&cause) {
-            text.push_str(": ");
-            text.push_str(&cause);
-        }
-    }
-    text
 }

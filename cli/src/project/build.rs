@@ -126,8 +126,9 @@ fn packages(folder: &Path, output: OutputSettings) -> Result<Vec<PathBuf>> {
             // Before the toolchain, whose compiler finds packages through the first Python in PATH.
             programs.push(environment.programs());
         }
-        let shared = SharedEnvironments::folder_of_user().unwrap_or_else(|| local.join("toolchains"));
-        let toolchain = SharedEnvironments::new(shared).install(&pinned, &mut note).map_err(explained)?;
+        let cache = weir_provision::cache_folder().unwrap_or_else(|| local.clone());
+        let shared = SharedEnvironments::new(cache.join("toolchains"));
+        let toolchain = shared.install(&pinned, &mut note).map_err(explained)?;
         link(toolchain.folder(), &local.join("toolchain"))?;
         programs.push(toolchain.programs());
     }

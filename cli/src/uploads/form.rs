@@ -2,6 +2,7 @@
 
 use crate::error::Problem;
 use anyhow::Result;
+use weir_types::{Labels, ModelLabels, ModelManifest};
 
 /// Fields of a form before the file of a model: names and values.
 pub(crate) type FormFields = Vec<(String, Vec<u8>)>;
@@ -33,6 +34,22 @@ impl Form {
         let end = format!("\r\n--{boundary}--\r\n").into_bytes();
         Self { content_type: format!("multipart/form-data; boundary={boundary}"), start, end }
     }
+}
+
+/// A model's manifest and labels as fields of a form. Labels may be longer than a manifest.
+pub(crate) fn manifest_fields(manifest: &ModelManifest) -> Result<FormFields> {
+    let settings = ModelManifest { labels: ModelLabels::default(), ..manifest.clone() };
+    let mut fields = vec![("manifest".to_owned(), serde_json::to_vec(&settings)?)];
+    let lines = |labels: &Labels| labels.iter().collect::<Vec<_>>().join("\n").into_bytes();
+    match &manifest.labels {
+        ModelLabels::OnlyOutput(labels) => fields.push((labels_field(None)?, lines(labels))),
+        ModelLabels::ByOutput(outputs) => {
+            for (output, labels) in outputs {
+                fields.push((labels_field(Some(output))?, lines(labels)));
+            }
+        }
+    }
+    Ok(fields)
 }
 
 /// Name of the field with the labels of an output; `None`: of the only output. The characters of the

@@ -30,15 +30,6 @@ impl SharedEnvironments {
         Self { folder: folder.into() }
     }
 
-    /// Folder of the user for environments: `weir/toolchains` in `$XDG_CACHE_HOME`, or in
-    /// `~/.cache`. `None` for a user without a home folder.
-    #[must_use]
-    pub fn folder_of_user() -> Option<PathBuf> {
-        let named = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-        let cache = named.or_else(|| Some(std::env::home_dir()?.join(".cache")))?;
-        Some(cache.join("weir/toolchains"))
-    }
-
     /// Returns an environment with exactly the packages of the requirement file `pinned`, for the
     /// Python of this machine. Installs it if it does not exist, and then removes environments that
     /// no project used for 90 days. Calls `on_step` before each step.
@@ -73,7 +64,7 @@ impl SharedEnvironments {
         Ok(file)
     }
 
-    /// Removes the environments whose last use was before `since` and that nobody installs now.
+    /// Removes the environments whose last use was before `since` and that no process installs now.
     /// Keeps the lock files, because another process may have opened one.
     fn remove_unused(&self, since: SystemTime) -> io::Result<()> {
         for entry in std::fs::read_dir(&self.folder)? {

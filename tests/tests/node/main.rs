@@ -36,6 +36,7 @@ mod logs;
 mod lost_registry;
 mod misanswering;
 mod misbehaving;
+mod model_repository;
 mod models;
 mod nn;
 mod objectives;

@@ -5,7 +5,7 @@ use crate::commands::canary;
 use crate::declaration::{Action, Content, Declared, DeclaredCanary, DeclaredModel, Kind, Plan, Step};
 use crate::error::{Exit, Problem};
 use crate::output::OutputSettings;
-use crate::uploads::{Component, ComponentUpload, FormFields, ModelUpload, WorkflowUpload, labels_field};
+use crate::uploads::{Component, ComponentUpload, ModelUpload, WorkflowUpload, manifest_fields};
 use anyhow::Result;
 use serde::Serialize;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ureq::SendBody;
 use ureq::http::Method;
 use weir_types::api::{Canary, Deployed, Function, Trigger};
-use weir_types::{ContentHash, Labels, ModelLabels, ModelManifest, Name, Version};
+use weir_types::{ContentHash, Name, Version};
 
 /// An apply of a declaration.
 pub(super) struct Apply {
@@ -159,7 +159,7 @@ impl Apply {
         };
         let query = if self.allow_signature_change { "?allow_signature_change=true" } else { "" };
         let path = format!("/v1/models/{name}{query}");
-        let upload = ModelUpload { path: &path, name, file, fields: fields(manifest)? };
+        let upload = ModelUpload { path: &path, name, file, fields: manifest_fields(manifest)? };
         let pushed = upload.send(&self.client, self.output)?;
         check_digest(name, *digest, pushed.model.digest)?;
         Ok(Made { version: Some(pushed.model.version), canary: None })
@@ -191,22 +191,6 @@ impl Apply {
         deployed.warnings.iter().for_each(|warning| self.output.note(format!("{name}: {warning}")));
         Ok(Made { version: Some(deployed.function.version), canary: deployed.canary })
     }
-}
-
-/// A model's manifest and labels as fields of a form. Labels may be longer than a manifest.
-fn fields(manifest: &ModelManifest) -> Result<FormFields> {
-    let settings = ModelManifest { labels: ModelLabels::default(), ..manifest.clone() };
-    let mut fields = vec![("manifest".to_owned(), serde_json::to_vec(&settings)?)];
-    let lines = |labels: &Labels| labels.iter().collect::<Vec<_>>().join("\n").into_bytes();
-    match &manifest.labels {
-        ModelLabels::OnlyOutput(labels) => fields.push((labels_field(None)?, lines(labels))),
-        ModelLabels::ByOutput(outputs) => {
-            for (output, labels) in outputs {
-                fields.push((labels_field(Some(output))?, lines(labels)));
-            }
-        }
-    }
-    Ok(fields)
 }
 
 /// The file may change between the plan and the upload.

@@ -1,0 +1,45 @@
+//! `weir models sync`.
+
+use crate::commands::collection::Collection;
+use crate::error::Problem;
+use crate::repository::{RepositorySync, RepositoryWatch, SyncReport};
+use anyhow::Result;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+
+/// Push the models of a folder in Triton's layout that the node does not have
+///
+/// The folder has a folder for each model: NAME/1/model.onnx, NAME/2/model.onnx and so on, with
+/// NAME/config.pbtxt if the model has settings. By default, the highest version is pushed, with its
+/// number. Versions of the node do not change, and nothing is removed. Models with errors do not
+/// prevent the others, and the exit status is then 1.
+///
+/// `weir up --model-repository FOLDER` runs a node that serves such a folder.
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(super) struct SyncArgs {
+    /// Folder with the models
+    folder: PathBuf,
+    /// Go on, and push after every change in the folder
+    #[arg(long)]
+    watch: bool,
+    /// Push models even if they have other inputs or outputs than the active versions
+    #[arg(long)]
+    allow_signature_change: bool,
+}
+
+pub(super) fn run(args: &SyncArgs, models: Collection) -> Result<()> {
+    let Collection { client, output, .. } = models;
+    let SyncArgs { ref folder, watch, allow_signature_change } = *args;
+    let sync = RepositorySync { folder: folder.clone(), client, output, allow_signature_change };
+    if watch {
+        RepositoryWatch::start(sync)?.wait();
+        return Ok(());
+    }
+    let report = sync.run(&AtomicBool::new(false))?;
+    output.result(&report, SyncReport::text)?;
+    match report.failed() {
+        0 => Ok(()),
+        failed => Err(Problem::new(format!("{failed} of {} models failed", report.models.len())).into()),
+    }
+}

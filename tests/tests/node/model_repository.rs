@@ -1,0 +1,152 @@
+//! Models in folders of Triton's layout: `weir models sync` and `weir up --model-repository`.
+
+use serde_json::{Value, json};
+use std::path::Path;
+use tempfile::TempDir;
+use tokio::process::Command;
+use weir_tests::{TestNode, eventually};
+use weir_types::Version;
+use weir_types::api::{Model, ModelVersion};
+
+/// A model repository.
+struct Repository(TempDir);
+
+impl Repository {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn write(&self, file: &str, contents: impl AsRef<[u8]>) {
+        let path = self.path().join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, contents).unwrap();
+    }
+
+    /// Runs `weir models sync --json` and returns its exit status and the models of its report.
+    async fn sync(&self, node: &TestNode) -> (Option<i32>, Vec<Value>) {
+        let mut command = Command::new(node.binary());
+        command.args(["models", "sync", "--json"]).arg(self.path()).kill_on_drop(true);
+        command.env("WEIR_URL", node.url("").as_str().trim_end_matches('/'));
+        let output = command.output().await.unwrap();
+        let report: Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+        (output.status.code(), report["models"].as_array().unwrap().clone())
+    }
+}
+
+/// A fake model with an output `scores` of three elements, which differs from those of other times.
+fn fake_model(run_time_ms: f64) -> String {
+    let port = |name: &str, width: u32| json!({"name": name, "datatype": "FP32", "shape": [null, width]});
+    let model = json!({
+        "run_time_ms": {"1": run_time_ms},
+        "resident_bytes": 1_000,
+        "signature": {"inputs": [port("x", 4)], "outputs": [port("scores", 3)]},
+    });
+    model.to_string()
+}
+
+async fn model(node: &TestNode, name: &str) -> Option<Model> {
+    let answer = node.get(&format!("/v1/models/{name}")).await;
+    (answer.status == 200).then(|| answer.json())
+}
+
+const BIRDS: &str = r#"
+name: "birds"
+platform: "onnxruntime_onnx"
+max_batch_size: 8
+output [ { name: "scores" data_type: TYPE_FP32 dims: [ 3 ] label_filename: "birds.txt" } ]
+version_policy: { latest { num_versions: 2 } }
+dynamic_batching { max_queue_delay_microseconds: 150 }
+"#;
+
+#[tokio::test]
+async fn repository_is_pushed_once_with_its_versions_and_settings() {
+    let node = TestNode::builder().set("models.backend", "fake").start().await;
+    let repository = Repository::new();
+    for (version, time_ms) in [(1, 1.0), (2, 2.0), (5, 5.0)] {
+        repository.write(&format!("birds/{version}/model.onnx"), fake_model(time_ms));
+    }
+    repository.write("birds/config.pbtxt", BIRDS);
+    repository.write("birds/birds.txt", "crow\ngull\nwren\n");
+    repository.write("plain/1/model.onnx", fake_model(0.5));
+    let (status, models) = repository.sync(&node).await;
+    assert_eq!(status, Some(0), "{models:?}");
+    let pushed = |of: &Value| (of["name"].clone(), of["pushed"].clone(), of["unchanged"].clone());
+    let none = json!([]);
+    assert_eq!(pushed(&models[0]), (json!("birds"), json!([2, 5]), none.clone()));
+    assert_eq!(pushed(&models[1]), (json!("plain"), json!([1]), none.clone()));
+
+    let birds = model(&node, "birds").await.unwrap();
+    assert_eq!(birds.versions, [Version(2), Version(5)]);
+    assert_eq!(birds.active.version, Version(5));
+    let batching = &birds.active.manifest.batching;
+    assert_eq!((batching.size_max, batching.queue_delay_us_max), (Some(8), 150));
+    let labels = &birds.active.manifest.labels;
+    assert_eq!(labels.get("scores").and_then(|labels| labels.get(1)), Some("gull"), "{labels:?}");
+
+    let (status, models) = repository.sync(&node).await;
+    assert_eq!(status, Some(0), "{models:?}");
+    assert_eq!(pushed(&models[0]), (json!("birds"), none.clone(), json!([2, 5])));
+    assert_eq!(pushed(&models[1]), (json!("plain"), none, json!([1])));
+}
+
+#[tokio::test]
+async fn changed_and_wrong_models_are_reported_and_the_others_pushed() {
+    let node = TestNode::builder().set("models.backend", "fake").start().await;
+    let repository = Repository::new();
+    repository.write("changed/1/model.onnx", fake_model(1.0));
+    repository.write("slots/1/model.onnx", fake_model(1.0));
+    assert_eq!(repository.sync(&node).await.0, Some(0));
+
+    repository.write("changed/1/model.onnx", fake_model(2.0));
+    repository.write("slots/config.pbtxt", "instance_group { count: 3 }");
+    repository.write("engine/1/model.onnx", "");
+    repository.write("engine/config.pbtxt", "platform: \"tensorrt_plan\"");
+    repository.write("text/1/model.onnx", "not a model");
+    repository.write("zebra/1/model.onnx", fake_model(3.0));
+    let (status, models) = repository.sync(&node).await;
+    assert_eq!(status, Some(1), "{models:?}");
+    let errors: Vec<_> = models.iter().map(|model| model["error"].as_str().unwrap_or_default()).collect();
+    for (error, expected) in errors.iter().zip([
+        "version 1 is on the node with other file",
+        "platform is \"tensorrt_plan\"",
+        "version 1 is on the node with other settings",
+        "cannot push text",
+        "",
+    ]) {
+        assert!(error.contains(expected) && error.is_empty() == expected.is_empty(), "{errors:?}");
+    }
+    let version: ModelVersion = node.get("/v1/models/changed/versions/1").await.ok().json();
+    assert_eq!(version.digest, weir_types::ContentHash::from_content(fake_model(1.0).as_bytes()));
+    assert!(model(&node, "zebra").await.is_some());
+}
+
+#[tokio::test]
+async fn node_serves_its_repository_and_new_versions() {
+    let repository = Repository::new();
+    repository.write("m/1/model.onnx", fake_model(1.0));
+    let builder = TestNode::builder().set("models.backend", "fake");
+    let node = builder.argument("--model-repository").argument(repository.path()).start().await;
+    let active = async |version| model(&node, "m").await.filter(|model| model.active.version == version);
+    eventually("the model of the repository", async || active(Version(1)).await).await;
+    repository.write("m/2/model.onnx", fake_model(2.0));
+    repository.write("later/7/model.onnx", fake_model(3.0));
+    eventually("the new version", async || active(Version(2)).await).await;
+    let later = eventually("the new model", async || model(&node, "later").await).await;
+    assert_eq!(later.active.version, Version(7));
+}
+
+#[tokio::test]
+async fn missing_repository_is_a_usage_error() {
+    let builder = TestNode::builder();
+    let mut command = Command::new(builder.binary());
+    command.args(["up", "--model-repository", "/nowhere/models"]).kill_on_drop(true);
+    let output = command.output().await.unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("--model-repository /nowhere/models: not a folder"), "{text}");
+}
