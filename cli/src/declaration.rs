@@ -23,5 +23,5 @@ pub(crate) use declared::{Content, Declared, DeclaredCanary, DeclaredModel, Kind
 pub(crate) use export::Export;
 pub(crate) use plan::{Action, Plan, Step};
 pub(crate) use report::PlanReport;
-pub(crate) use resolve::{labels_file, model_file};
+pub(crate) use resolve::{hash, labels_file};
 pub(crate) use sources::read;

@@ -71,6 +71,12 @@ impl Problem {
         self.0.refusal.as_ref().map(|(_, body)| body.code)
     }
 
+    /// Whether the same request may succeed later: the node did not answer, or was busy or failed.
+    pub(crate) fn is_transient(&self) -> bool {
+        let status = self.0.refusal.as_ref().map(|(status, _)| *status);
+        self.0.exit == Exit::Unreachable || status.is_some_and(|status| status == 429 || status >= 500)
+    }
+
     /// Replaces NAME in the advice.
     pub(crate) fn about(mut self, name: &Name) -> Self {
         self.0.hint = self.0.hint.map(|hint| hint.replace("NAME", name.as_str()));

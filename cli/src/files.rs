@@ -1,11 +1,13 @@
-//! Reads of small files, and atomic writes.
+//! Reads of small files, reads that can be stopped, and atomic writes.
 
 use anyhow::{Context as _, Result};
 use std::fmt::Display;
 use std::fs::File;
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Reads a file of at most `bytes_max` bytes.
 pub(crate) fn read_small(path: &Path, bytes_max: usize) -> Result<Vec<u8>, String> {
@@ -20,6 +22,28 @@ pub(crate) fn read_small(path: &Path, bytes_max: usize) -> Result<Vec<u8>, Strin
 
 pub(crate) fn cannot_read(path: &Path, error: &dyn Display) -> String {
     format!("cannot read {}: {error}", path.display())
+}
+
+/// A reader that fails once a flag is set.
+pub(crate) struct Stoppable<R> {
+    source: R,
+    stop: Arc<AtomicBool>,
+}
+
+impl<R: Read> Stoppable<R> {
+    pub(crate) fn new(source: R, stop: Arc<AtomicBool>) -> Self {
+        Self { source, stop }
+    }
+}
+
+impl<R: Read> Read for Stoppable<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.stop.load(Ordering::Relaxed) {
+            // Readers repeat a read that was interrupted.
+            return Err(io::Error::other("stopped"));
+        }
+        self.source.read(buffer)
+    }
 }
 
 /// Writes a file atomically: an interrupt or a full disk leaves the old contents.

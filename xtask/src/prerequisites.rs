@@ -4,7 +4,9 @@
 //! `cargo xtask fresh` installs only this list on a minimal Debian.
 
 use crate::process;
+use crate::setup::report;
 use anyhow::{Result, bail};
+use std::path::Path;
 use std::process::Command;
 
 /// Debian package that the README requires.
@@ -31,6 +33,9 @@ pub(crate) const PREREQUISITES: [Prerequisite; 8] = [
     Prerequisite { package: "python3-venv", probe: &["python3", "-c", "import ensurepip, venv"] },
 ];
 
+/// Disk space of a first run of all tests, incremental builds included.
+const TEST_DISK_GIB: u64 = 17;
+
 /// Command that installs `packages` on Debian and Ubuntu.
 pub(crate) fn install_command(packages: &[&str]) -> String {
     format!("apt-get install {}", packages.join(" "))
@@ -43,6 +48,19 @@ pub(crate) fn install_command(packages: &[&str]) -> String {
 pub(crate) fn check() -> Result<()> {
     let missing = PREREQUISITES.iter().filter(|prerequisite| !prerequisite.is_installed());
     explain(&missing.map(|prerequisite| prerequisite.package).collect::<Vec<_>>())
+}
+
+/// Notes if the file system of `folder` has less space than a first run of all tests takes. Earlier
+/// runs may have used the space already, so this is no error.
+pub(crate) fn note_disk(folder: &Path) {
+    let mut df = Command::new("df");
+    df.args(["--output=avail", "--block-size=1G"]).arg(folder);
+    let Ok(answer) = process::answer(&mut df) else { return };
+    let free_gib = answer.lines().last().and_then(|line| line.trim().parse::<u64>().ok());
+    if let Some(free_gib) = free_gib.filter(|free_gib| *free_gib < TEST_DISK_GIB) {
+        let text = format!("{free_gib} GiB of disk are free, and a first run takes {TEST_DISK_GIB} GiB");
+        report("note", &text);
+    }
 }
 
 fn explain(missing: &[&str]) -> Result<()> {

@@ -6,6 +6,7 @@ use crate::conformance;
 use crate::functions::{self, BuildFunctionsArgs};
 use crate::kernels;
 use crate::models;
+use crate::prerequisites;
 use crate::process;
 use crate::repo::Repo;
 use crate::setup::{self, SetupArgs};
@@ -28,6 +29,7 @@ pub(crate) struct TestArgs {
 }
 
 pub(crate) fn run(repo: &Repo, args: &TestArgs) -> Result<()> {
+    prerequisites::note_disk(repo.root());
     eprintln!("setting up");
     setup::run(repo, &SetupArgs {})?;
     models::minilm(repo)?;

@@ -17,9 +17,12 @@ use logging::LogArgs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use weir_host::{Node, NodeConfig};
 
+/// Longest time that the shutdown of a node waits for its last build or upload.
+const STOP_WAIT: Duration = Duration::from_secs(5);
 /// Exit code of shells after an interrupt.
 const INTERRUPTED: i32 = 130;
 
@@ -87,7 +90,7 @@ pub(crate) fn run(args: &UpArgs, context: &CommandContext) -> Result<()> {
     run_node(config, args.init, &args.log, work, context.output)
 }
 
-/// What a node deploys to itself.
+/// Deployments that a node makes to itself.
 #[derive(Default)]
 struct NodeWork {
     /// Project whose function the node deploys.
@@ -109,8 +112,8 @@ impl NodeWork {
         let repository = match self.repository {
             None => None,
             Some(folder) => {
-                let sync =
-                    RepositorySync { folder, client: client()?, output, allow_signature_change: false };
+                let data = Some(data.to_owned());
+                let sync = RepositorySync::new(folder, data, client()?, output, false);
                 Some(RepositoryWatch::start(sync)?)
             }
         };
@@ -224,8 +227,9 @@ pub(crate) async fn finish(
     output.note("finishing the active requests; Ctrl-C again ends at once");
     let drain = async {
         // Stop builds first, so that nothing is deployed during the shutdown.
-        // The last build may take a moment to end; signals must be handled meanwhile.
-        let _ = tokio::task::spawn_blocking(move || drop(work)).await;
+        // The last build or upload may take a moment to end; signals must be handled meanwhile.
+        let ended = tokio::task::spawn_blocking(move || drop(work));
+        let _ = tokio::time::timeout(STOP_WAIT, ended).await;
         node.shutdown().await;
     };
     let give_up = async {

@@ -138,7 +138,7 @@ fn model(entry: ModelEntry, place: &Place) -> Result<DeclaredModel, String> {
 }
 
 /// The model in a file, or in a folder or archive with its weights.
-pub(crate) fn model_file(path: PathBuf) -> Result<Content, String> {
+fn model_file(path: PathBuf) -> Result<Content, String> {
     let parts = onnx::open(&path).map_err(|error| one_line(&error))?;
     let bytes = parts.length_bytes();
     let digest = hash(parts.reader()).map_err(|error| cannot_read(&path, &error))?;
@@ -310,7 +310,7 @@ fn workflow(entry: WorkflowEntry, place: &Place) -> Result<DeclaredWorkflow, Str
 }
 
 /// SHA-256 of everything that `source` contains.
-fn hash(mut source: impl Read) -> std::io::Result<ContentHash> {
+pub(crate) fn hash(mut source: impl Read) -> std::io::Result<ContentHash> {
     let mut hasher = Hasher::default();
     let mut piece = vec![0; PIECE_BYTES];
     loop {

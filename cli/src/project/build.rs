@@ -120,16 +120,19 @@ fn packages(folder: &Path, output: OutputSettings) -> Result<Vec<PathBuf>> {
     if pinned.is_file() {
         let local = folder.join(".weir");
         std::fs::create_dir_all(&local)?;
-        let packages = PythonEnvironment::resolved(local.join("python"), folder.join("requirements.txt"));
-        if let Some(environment) = packages.map_err(explained)? {
-            environment.install(&mut note).map_err(explained)?;
-            // Before the toolchain, whose compiler finds packages through the first Python in PATH.
-            programs.push(environment.programs());
-        }
-        let cache = weir_provision::cache_folder().unwrap_or_else(|| local.clone());
-        let shared = SharedEnvironments::new(cache.join("toolchains"));
+        let cache = weir_provision::cache_folder().filter(|cache| is_writable(cache));
+        let shared = SharedEnvironments::new(cache.as_ref().unwrap_or(&local).join("toolchains"));
         let toolchain = shared.install(&pinned, &mut note).map_err(explained)?;
-        link(toolchain.folder(), &local.join("toolchain"))?;
+        if let Err(error) = link(toolchain.folder(), &local) {
+            note(&format!("no link to the toolchain in {}: {error}", local.display()));
+        }
+        let packages = PythonEnvironment::resolved(local.join("python"), folder.join("requirements.txt"));
+        if let Some(packages) = packages.map_err(explained)? {
+            packages.install(&mut note).map_err(explained)?;
+            packages.include(&toolchain).map_err(explained)?;
+            // First, because a compiler looks for packages through the first Python in PATH.
+            programs.push(packages.programs());
+        }
         programs.push(toolchain.programs());
     }
     if folder.join("package.json").is_file() {
@@ -140,16 +143,23 @@ fn packages(folder: &Path, output: OutputSettings) -> Result<Vec<PathBuf>> {
     Ok(programs)
 }
 
-/// Makes `link` a symbolic link to `target`, for people who run the toolchain's programs themselves.
-fn link(target: &Path, link: &Path) -> io::Result<()> {
-    if std::fs::read_link(link).is_ok_and(|is| is == target) {
+/// Makes `toolchain` in the folder `local` a symbolic link to `target`, for people who run the
+/// toolchain's programs themselves.
+fn link(target: &Path, local: &Path) -> io::Result<()> {
+    let link = local.join("toolchain");
+    if std::fs::read_link(&link).is_ok_and(|is| is == target) {
         return Ok(());
     }
-    match std::fs::remove_file(link) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    std::os::unix::fs::symlink(target, link)
+    // Another build of the project may do the same.
+    let folder = tempfile::tempdir_in(local)?;
+    let new = folder.path().join("toolchain");
+    std::os::unix::fs::symlink(target, &new)?;
+    std::fs::rename(new, link)
+}
+
+/// Whether files can be created in `folder`.
+fn is_writable(folder: &Path) -> bool {
+    std::fs::create_dir_all(folder).and_then(|()| tempfile::tempfile_in(folder)).is_ok()
 }
 
 fn before_path(programs: Vec<PathBuf>) -> Result<OsString> {

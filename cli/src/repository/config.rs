@@ -35,7 +35,7 @@ pub(super) struct RepositoryConfig {
     pub(super) manifest: ModelManifest,
     /// Outputs with the files of their labels.
     pub(super) labels: Vec<(String, String)>,
-    /// Settings of the file that have no effect.
+    /// Settings of the file that have no effect, or not their whole effect.
     pub(super) without_effect: BTreeSet<String>,
 }
 
@@ -69,6 +69,7 @@ impl RepositoryConfig {
             config.set(&field, folder, &mut groups).map_err(|why| format!("line {}: {why}", field.line))?;
         }
         config.place(&groups);
+        config.fit_batches();
         config.manifest.batching.check().map_err(|error| error.to_string())?;
         Ok(config)
     }
@@ -106,17 +107,27 @@ impl RepositoryConfig {
                     }
                 }
             }
-            "default_model_filename" => self.file = file_name(field.text()?)?,
+            "default_model_filename" => match field.text()? {
+                "" => {}
+                name => self.file = file_name(name)?,
+            },
             "max_batch_size" => match field.number::<u32>()? {
                 0 | 1 => self.manifest.batching.mode = BatchingMode::Off,
-                size => self.manifest.batching.size_max = Some(size.min(Batching::SIZE_MAX_CAP)),
+                size => {
+                    if size > Batching::SIZE_MAX_CAP {
+                        self.without_effect.insert("max_batch_size".to_owned());
+                    }
+                    self.manifest.batching.size_max = Some(size.min(Batching::SIZE_MAX_CAP));
+                }
             },
             "dynamic_batching" => self.batch(field.message()?)?,
             "instance_group" => groups.push(self.group(field.message()?)?),
             "version_policy" => self.versions = version_policy(field.message()?)?,
             "output" => self.output(field.message()?)?,
-            // The model file has them.
-            "input" => {}
+            "input" => {
+                let fields = field.message()?;
+                self.note_ports("input", fields);
+            }
             name if WITHOUT_EFFECT.contains(&name) => {
                 self.without_effect.insert(name.to_owned());
             }
@@ -166,12 +177,41 @@ impl RepositoryConfig {
             self.manifest.device = DeviceChoice::Cpu;
         }
         if groups.iter().any(|group| group.count.is_some()) {
-            let counts = groups.iter().map(|group| group.count.unwrap_or(1));
-            self.manifest.slots = Some(counts.fold(0, u32::saturating_add).max(1));
+            // A count is that of each device of its group.
+            self.manifest.slots = groups.iter().map(|group| group.count.unwrap_or(1).max(1)).max();
         }
     }
 
+    /// Makes the batching settings fit together and the limits of a node. Notes those that change.
+    fn fit_batches(&mut self) {
+        let batching = &mut self.manifest.batching;
+        let largest = batching.preferred_sizes.iter().copied().max();
+        if batching.size_max.is_none() && batching.mode != BatchingMode::Off {
+            batching.size_max = largest.map(|size| size.min(Batching::SIZE_MAX_CAP));
+        }
+        let sizes = 1..=batching.size_max();
+        let given = batching.preferred_sizes.len();
+        batching.preferred_sizes.retain(|size| sizes.contains(size));
+        let delay_us = batching.queue_delay_us_max;
+        batching.queue_delay_us_max = delay_us.min(Batching::QUEUE_DELAY_US_CAP);
+        if batching.preferred_sizes.len() < given {
+            self.without_effect.insert("dynamic_batching.preferred_batch_size".to_owned());
+        }
+        if self.manifest.batching.queue_delay_us_max < delay_us {
+            self.without_effect.insert("dynamic_batching.max_queue_delay_microseconds".to_owned());
+        }
+    }
+
+    /// Notes settings of inputs and outputs that change what clients send in Triton. Names, types and
+    /// shapes are in the model file.
+    fn note_ports(&mut self, kind: &str, fields: &[Field]) {
+        let with_effect = ["reshape", "allow_ragged_batch", "format", "is_non_linear_format_io"];
+        let given = fields.iter().filter(|field| with_effect.contains(&&*field.name));
+        self.without_effect.extend(given.map(|field| format!("{kind}.{}", field.name)));
+    }
+
     fn output(&mut self, fields: &[Field]) -> Result<(), String> {
+        self.note_ports("output", fields);
         let text = |name: &str| fields.iter().find(|field| field.name == name).map(Field::text).transpose();
         if let Some(file) = text("label_filename")?.filter(|file| !file.is_empty()) {
             let output = text("name")?.ok_or("an output with label_filename needs a name")?;
@@ -274,7 +314,7 @@ mod tests {
         let without_effect = ["dynamic_batching.preserve_ordering", "instance_group.gpus", "optimization"];
         assert!(config.without_effect.iter().eq(&without_effect), "{:?}", config.without_effect);
         let ModelManifest { slots, device, batching, .. } = config.manifest;
-        assert_eq!((slots, device, batching.size_max), (Some(3), DeviceChoice::Any, Some(16)));
+        assert_eq!((slots, device, batching.size_max), (Some(2), DeviceChoice::Any, Some(16)));
         assert_eq!((batching.preferred_sizes, batching.queue_delay_us_max), (vec![4, 8], 200));
         assert_eq!(batching.mode, BatchingMode::Auto);
     }
@@ -290,6 +330,24 @@ mod tests {
         assert_eq!((mixed.manifest.device, mixed.manifest.slots), (DeviceChoice::Any, None));
         let cpu = config("instance_group { kind: KIND_CPU count: 4 }").unwrap();
         assert_eq!((cpu.manifest.device, cpu.manifest.slots), (DeviceChoice::Cpu, Some(4)));
+    }
+
+    #[test]
+    fn batches_are_fitted_to_the_limits_of_a_node() {
+        let fitted = |text: &str| {
+            let RepositoryConfig { manifest, without_effect, .. } = config(text).unwrap();
+            let Batching { size_max, preferred_sizes, queue_delay_us_max, .. } = manifest.batching;
+            (size_max, preferred_sizes, queue_delay_us_max, without_effect.len())
+        };
+        let text = "dynamic_batching { preferred_batch_size: [ 16, 64 ] }";
+        assert_eq!(fitted(text), (Some(64), vec![16, 64], 0, 0));
+        let text = "max_batch_size: 4 dynamic_batching { preferred_batch_size: [ 4, 8 ] }";
+        assert_eq!(fitted(text), (Some(4), vec![4], 0, 1));
+        let text = "max_batch_size: 5000 dynamic_batching { max_queue_delay_microseconds: 99999999 }";
+        assert_eq!(fitted(text), (Some(1024), vec![], Batching::QUEUE_DELAY_US_CAP, 2));
+        let reshaped = config("input { name: \"x\" reshape { shape: [ ] } }").unwrap();
+        assert!(reshaped.without_effect.iter().eq(["input.reshape"]));
+        assert_eq!(config("default_model_filename: \"\"").unwrap().file, "model.onnx");
     }
 
     #[test]
@@ -318,7 +376,6 @@ mod tests {
             ("max_batch_size: -1", "max_batch_size = -1 is not a number in its range"),
             ("max_batch_size: \"8\"", "is not a plain value"),
             ("max_batch: 8", "unsupported setting max_batch"),
-            ("max_batch_size: 4 dynamic_batching { preferred_batch_size: 8 }", "batching.preferred_sizes"),
             ("instance_group { kind: KIND_TPU }", "unknown kind KIND_TPU"),
             ("name {", "line 1: the file ends inside a message"),
         ] {

@@ -1,26 +1,42 @@
 //! Pushes the versions of a repository that a node does not have.
 
-use super::folder::{self, RepositoryModel};
+use super::folder::{self, FilesState, ModelFolder, RepositoryModel};
 use crate::client::Client;
-use crate::declaration::model_file;
+use crate::declaration::hash;
 use crate::error::{Problem, one_line};
+use crate::files::Stoppable;
+use crate::onnx;
 use crate::output::OutputSettings;
 use crate::uploads::{ModelUpload, manifest_fields};
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use weir_types::api::{Model, ModelVersion};
+use weir_types::api::{Model, ModelPushed, ModelVersion};
 use weir_types::{Name, Version};
 
 /// A repository, and the node that serves its models.
 pub(crate) struct RepositorySync {
-    pub(crate) folder: PathBuf,
-    pub(crate) client: Client,
-    pub(crate) output: OutputSettings,
-    pub(crate) allow_signature_change: bool,
+    folder: PathBuf,
+    /// Data folder of a node, which is no model.
+    data: Option<PathBuf>,
+    client: Client,
+    pub(super) output: OutputSettings,
+    allow_signature_change: bool,
+    /// Set to stop before the next read or upload.
+    stop: Arc<AtomicBool>,
+    /// Models that need nothing until their files or the node change, by the name of their folder.
+    settled: HashMap<String, Settled>,
+}
+
+/// A model whose files were read.
+struct Settled {
+    fingerprint: u64,
+    name: Option<Name>,
+    synced: SyncedModel,
 }
 
 /// Result of a synchronisation, as `--json` prints it.
@@ -34,149 +50,263 @@ pub(crate) struct SyncReport {
 pub(crate) struct SyncedModel {
     /// Name of its folder.
     name: String,
-    /// Versions that the node has from now on.
+    /// Versions that were sent.
     pushed: Vec<Version>,
-    /// Versions that the node had already.
+    /// Versions that the node had before.
     unchanged: Vec<Version>,
-    /// The version that requests without a version get, if the repository does not have it.
+    /// Versions that the node does not keep, because it has newer ones.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    not_kept: Vec<Version>,
+    /// The version that requests without a version get, if it is newer than those of the repository.
     #[serde(skip_serializing_if = "Option::is_none")]
-    other_active: Option<Version>,
-    /// Settings of `config.pbtxt` that have no effect.
+    newer_active: Option<Version>,
+    /// Settings of `config.pbtxt` that have no effect, or not their whole effect.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     without_effect: Vec<String>,
-    /// Why not all versions are on the node.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
+    /// Why the node does not have everything.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    errors: Vec<String>,
+    /// Whether the same files may have no error later.
+    #[serde(skip)]
+    is_transient: bool,
 }
 
 impl RepositorySync {
+    /// A repository in `folder`, which may contain the data folder `data` of a node.
+    pub(crate) fn new(
+        folder: PathBuf,
+        data: Option<PathBuf>,
+        client: Client,
+        output: OutputSettings,
+        allow_signature_change: bool,
+    ) -> Self {
+        let stop = Arc::default();
+        Self { folder, data, client, output, allow_signature_change, stop, settled: HashMap::new() }
+    }
+
+    /// A flag that ends [`run`](Self::run) early when it is set.
+    pub(super) fn stop(&self) -> Arc<AtomicBool> {
+        self.stop.clone()
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// State of the files of all models.
+    pub(super) fn files(&self) -> Result<Vec<(String, FilesState)>> {
+        let models = folder::models(&self.folder, self.data.as_deref())?;
+        Ok(models.into_iter().map(|model| (model.name.clone(), model.state())).collect())
+    }
+
     /// Pushes what the node does not have. Models that cannot be pushed are in the report and do not
-    /// prevent the others. Stops before the next version if `stop` is set.
+    /// prevent the others. Does not read files again that have not changed since the last run.
     ///
     /// # Errors
     /// The repository cannot be read, or the node cannot be asked for its models.
-    pub(crate) fn run(&self, stop: &AtomicBool) -> Result<SyncReport> {
-        let found = folder::read(&self.folder)?;
+    pub(crate) fn run(&mut self) -> Result<SyncReport> {
+        let folders = folder::models(&self.folder, self.data.as_deref())?;
         let on_node: Vec<Model> = self.client.get("/v1/models", "list the models")?;
         let on_node: BTreeMap<_, _> =
             on_node.into_iter().map(|model| (model.active.name.clone(), model)).collect();
         let mut report = SyncReport::default();
-        for (name, model) in found {
-            let mut synced = SyncedModel { name, ..SyncedModel::default() };
-            let done = model.map_err(|why| anyhow!(why)).and_then(|model| {
-                synced.without_effect = model.without_effect.iter().cloned().collect();
-                self.push_missing(&model, on_node.get(&model.name), &mut synced, stop)
-            });
-            synced.error = done.err().map(|error| described(&error));
-            report.models.push(synced);
-            if stop.load(Ordering::Relaxed) {
+        for folder in folders {
+            if self.stop.load(Ordering::Relaxed) {
                 break;
             }
+            let before = folder.state().fingerprint;
+            if let Some(settled) = self.settled.get(&folder.name)
+                && settled.fingerprint == before
+                && settled.is_on(&on_node)
+            {
+                report.models.push(settled.synced.clone());
+                continue;
+            }
+            let (name, mut synced) = self.sync(&folder, &on_node);
+            if !synced.pushed.is_empty() && folder.state().fingerprint != before {
+                let text = "its files changed while they were sent, so the node may have a mixture: `weir models rm` removes the version";
+                synced.errors.push(text.to_owned());
+            } else if !synced.is_transient {
+                let settled = Settled { fingerprint: before, name, synced: synced.settled() };
+                self.settled.insert(folder.name, settled);
+            }
+            report.models.push(synced);
         }
         Ok(report)
     }
 
-    /// Pushes the versions that are not on the node, the lowest first, and compares the others.
-    fn push_missing(
+    /// Pushes the missing versions of a model, the lowest first, and compares the others.
+    fn sync(&self, folder: &ModelFolder, on_node: &BTreeMap<Name, Model>) -> (Option<Name>, SyncedModel) {
+        let mut synced = SyncedModel { name: folder.name.clone(), ..SyncedModel::default() };
+        let model = match folder.read() {
+            Ok(model) => model,
+            Err(why) => {
+                synced.errors.push(why);
+                return (None, synced);
+            }
+        };
+        synced.without_effect = model.without_effect.iter().cloned().collect();
+        synced.errors.clone_from(&model.faults);
+        let on_node = on_node.get(&model.name);
+        let known = on_node.map(|model| &*model.versions).unwrap_or_default();
+        for (&version, file) in &model.versions {
+            let version = Version(version);
+            if self.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            if known.contains(&version) {
+                match self.compare(&model, version, file, known) {
+                    Ok(()) => synced.unchanged.push(version),
+                    Err(error) => synced.fail(version, &error),
+                }
+            } else if known.iter().all(|known| *known > version) && !known.is_empty() {
+                synced.not_kept.push(version);
+            } else {
+                match self.push(&model, version, file) {
+                    Ok(pushed) => synced.note_push(version, &pushed.removed_versions),
+                    Err(error) => synced.fail(version, &error),
+                }
+            }
+        }
+        let newest = model.versions.keys().next_back().copied().map(Version);
+        let active = on_node.map(|on_node| on_node.active.version);
+        synced.newer_active = active.filter(|active| newest.is_some_and(|newest| *active > newest));
+        (Some(model.name), synced)
+    }
+
+    fn push(&self, model: &RepositoryModel, version: Version, file: &Path) -> Result<ModelPushed> {
+        let query = if self.allow_signature_change { "?allow_signature_change=true" } else { "" };
+        let name = &model.name;
+        let path = format!("/v1/models/{name}/versions/{version}{query}");
+        let fields = manifest_fields(&model.manifest)?;
+        let stop = Some(self.stop.clone());
+        let pushed = ModelUpload { path: &path, name, file, fields, stop }.send(&self.client, self.output)?;
+        self.output.note(format_args!("pushed {name}:{version}"));
+        if !model.without_effect.is_empty() {
+            let settings: Vec<_> = model.without_effect.iter().map(String::as_str).collect();
+            self.output.note(format_args!("{name}: without full effect: {}", settings.join(", ")));
+        }
+        Ok(pushed)
+    }
+
+    /// Checks that the version on the node is that of the repository. The settings are those of the
+    /// highest version: `config.pbtxt` may have changed since an earlier one was pushed.
+    fn compare(
         &self,
         model: &RepositoryModel,
-        on_node: Option<&Model>,
-        synced: &mut SyncedModel,
-        stop: &AtomicBool,
+        version: Version,
+        file: &Path,
+        known: &[Version],
     ) -> Result<()> {
-        for (&version, file) in &model.versions {
-            if stop.load(Ordering::Relaxed) {
-                return Ok(());
-            }
-            if on_node.is_some_and(|on_node| on_node.versions.contains(&Version(version))) {
-                self.compare(model, version, file)?;
-                synced.unchanged.push(Version(version));
-                continue;
-            }
-            self.push(model, version, file)?;
-            self.output.note(format_args!("pushed {}:{version}", model.name));
-            synced.pushed.push(Version(version));
-        }
-        let active = on_node.map(|on_node| on_node.active.version);
-        let newest = model.versions.keys().next_back().copied().map(Version);
-        synced.other_active = active.filter(|active| newest.is_some_and(|newest| *active > newest));
-        Ok(())
-    }
-
-    fn push(&self, model: &RepositoryModel, version: u32, file: &Path) -> Result<()> {
-        let query = if self.allow_signature_change { "?allow_signature_change=true" } else { "" };
-        let path = format!("/v1/models/{}/versions/{version}{query}", model.name);
-        let fields = manifest_fields(&model.manifest)?;
-        ModelUpload { path: &path, name: &model.name, file, fields }.send(&self.client, self.output)?;
-        Ok(())
-    }
-
-    /// Checks that the version on the node is that of the repository.
-    fn compare(&self, model: &RepositoryModel, version: u32, file: &Path) -> Result<()> {
-        let RepositoryModel { name, manifest, .. } = model;
+        let RepositoryModel { name, manifest, versions, .. } = model;
         let path = format!("/v1/models/{name}/versions/{version}");
         let on_node: ModelVersion = self.client.get(&path, &format!("show {name}:{version}"))?;
-        let content = model_file(file.to_owned()).map_err(Problem::new)?;
-        if content.digest() != on_node.digest {
-            return Err(differs(name, version, "file").into());
-        }
-        if *manifest != on_node.manifest {
-            return Err(differs(name, version, "settings").into());
-        }
-        Ok(())
+        let parts = onnx::open(file)?;
+        let digest = hash(Stoppable::new(parts.reader(), self.stop.clone()));
+        let digest =
+            digest.map_err(|error| Problem::new(format!("cannot read {}", file.display())).because(error))?;
+        let highest = versions.keys().next_back().map(|version| Version(*version));
+        let what = if digest != on_node.digest {
+            "another file"
+        } else if highest == Some(version) && *manifest != on_node.manifest {
+            "other settings"
+        } else {
+            return Ok(());
+        };
+        let next = known.iter().copied().chain(highest).map(|Version(version)| version).max();
+        let next = next.unwrap_or_default().saturating_add(1);
+        let text = format!("the node has {what} for it, and a version does not change");
+        let hint = format!(
+            "add the model as version {next}/, or remove version {version}: `weir models rm {name} --version {version}`"
+        );
+        Err(Problem::new(text).hint(hint).into())
     }
 }
 
-/// The error about a version that the node has with another content.
-fn differs(name: &Name, version: u32, what: &str) -> Problem {
-    let next = version.saturating_add(1);
-    Problem::new(format!("version {version} is on the node with other {what}, and a version does not change"))
-        .hint(format!("rename the folder {version}/ to {next}/, or remove the version: `weir models rm {name} --version {version}`"))
-}
-
-/// An error and its advice, in one line.
-fn described(error: &anyhow::Error) -> String {
-    let advice = error.downcast_ref::<Problem>().and_then(Problem::advice);
-    let text = one_line(error);
-    advice.map_or_else(|| text.clone(), |advice| format!("{text}; {advice}"))
+impl Settled {
+    /// Whether the node still has the versions that it had.
+    fn is_on(&self, on_node: &BTreeMap<Name, Model>) -> bool {
+        let versions = &self.synced.unchanged;
+        let known = self.name.as_ref().and_then(|name| on_node.get(name)).map(|model| &*model.versions);
+        versions.iter().all(|version| known.is_some_and(|known| known.contains(version)))
+    }
 }
 
 impl SyncReport {
     /// The number of models with an error.
     pub(crate) fn failed(&self) -> usize {
-        self.models.iter().filter(|model| model.error.is_some()).count()
+        self.models.iter().filter(|model| !model.errors.is_empty()).count()
+    }
+
+    /// Whether anything was sent.
+    pub(crate) fn has_pushed(&self) -> bool {
+        self.models.iter().any(|model| !model.pushed.is_empty())
+    }
+
+    /// The errors, with the names of their models.
+    pub(crate) fn errors(&self) -> impl Iterator<Item = String> {
+        self.models.iter().flat_map(|SyncedModel { name, errors, .. }| {
+            errors.iter().map(move |error| format!("model {name}: {error}"))
+        })
     }
 
     /// The result for people, without models that did not change.
     pub(crate) fn text(&self) -> String {
-        let mut text = String::new();
+        let mut text: String = self.errors().map(|error| format!("failed: {error}\n")).collect();
         for model in &self.models {
             // Writing to a string does not fail.
             let _ = model.describe(&mut text);
         }
-        let pushed: usize = self.models.iter().map(|model| model.pushed.len()).sum();
-        let unchanged: usize = self.models.iter().map(|model| model.unchanged.len()).sum();
-        let failed = self.failed();
+        let count = |versions: fn(&SyncedModel) -> usize| self.models.iter().map(versions).sum::<usize>();
         let models = self.models.len();
+        let pushed = count(|model| model.pushed.len());
+        let unchanged = count(|model| model.unchanged.len());
         let _ = write!(text, "models: {models}, pushed versions: {pushed}, unchanged versions: {unchanged}");
+        let failed = self.failed();
         let _ = if failed > 0 { writeln!(text, ", failed models: {failed}") } else { writeln!(text) };
         text
     }
 }
 
 impl SyncedModel {
+    fn fail(&mut self, version: Version, error: &anyhow::Error) {
+        let problem = error.downcast_ref::<Problem>();
+        self.is_transient |= problem.is_some_and(Problem::is_transient);
+        let advice = problem.and_then(Problem::advice);
+        let advice = advice.map(|advice| format!("; {advice}")).unwrap_or_default();
+        self.errors.push(format!("version {version}: {}{advice}", one_line(error)));
+    }
+
+    /// Notes that `version` was sent, and that the node removed older versions for it.
+    fn note_push(&mut self, version: Version, removed: &[Version]) {
+        self.pushed.push(version);
+        for versions in [&mut self.pushed, &mut self.unchanged] {
+            let not_kept = versions.extract_if(.., |version| removed.contains(version));
+            self.not_kept.extend(not_kept);
+        }
+    }
+
+    /// The same model at the next run, if nothing changes until then.
+    fn settled(&self) -> Self {
+        let mut settled = self.clone();
+        settled.unchanged.append(&mut settled.pushed);
+        settled
+    }
+
     fn describe(&self, text: &mut String) -> std::fmt::Result {
-        let Self { name, without_effect, .. } = self;
-        if let Some(error) = &self.error {
-            writeln!(text, "failed: {name}: {error}")?;
-        }
-        if !self.pushed.is_empty() && !without_effect.is_empty() {
-            writeln!(text, "{name}: without effect in config.pbtxt: {}", without_effect.join(", "))?;
-        }
-        if let Some(active) = self.other_active {
+        let Self { name, .. } = self;
+        if !self.not_kept.is_empty() {
+            let versions: Vec<_> = self.not_kept.iter().map(ToString::to_string).collect();
+            let versions = versions.join(", ");
             writeln!(
                 text,
-                "{name}: version {active} stays active, which the repository does not have; `weir models rm {name} --version {active}` removes it"
+                "{name}: the node has newer versions and does not keep {versions} (models.versions_keep)"
+            )?;
+        }
+        if let Some(active) = self.newer_active {
+            writeln!(
+                text,
+                "{name}: version {active} stays active; it is newer than those of the repository"
             )?;
         }
         Ok(())
@@ -187,38 +317,47 @@ impl SyncedModel {
 mod tests {
     use super::*;
 
-    #[test]
-    fn report_names_failures_and_settings_without_effect() {
-        let model = |name: &str| SyncedModel { name: name.to_owned(), ..SyncedModel::default() };
-        let report = SyncReport {
-            models: vec![
-                SyncedModel {
-                    pushed: vec![Version(2)],
-                    without_effect: vec!["optimization".into()],
-                    ..model("a")
-                },
-                SyncedModel {
-                    unchanged: vec![Version(1)],
-                    without_effect: vec!["parameters".into()],
-                    ..model("b")
-                },
-                SyncedModel { unchanged: vec![Version(1)], other_active: Some(Version(4)), ..model("c") },
-                SyncedModel { error: Some("no".into()), ..model("d") },
-            ],
-        };
-        let expected = "a: without effect in config.pbtxt: optimization\n\
-            c: version 4 stays active, which the repository does not have; `weir models rm c --version 4` removes it\n\
-            failed: d: no\n\
-            models: 4, pushed versions: 1, unchanged versions: 2, failed models: 1\n";
-        assert_eq!(report.text(), expected);
-        assert_eq!(report.failed(), 1);
+    fn model(name: &str) -> SyncedModel {
+        SyncedModel { name: name.to_owned(), ..SyncedModel::default() }
     }
 
     #[test]
-    fn changed_version_is_reported_with_the_next_number() {
-        let error = anyhow::Error::from(differs(&"digits".parse().unwrap(), 3, "settings"));
-        let text = described(&error);
-        assert!(text.starts_with("version 3 is on the node with other settings"), "{text}");
-        assert!(text.contains("to 4/") && text.contains("weir models rm digits --version 3"), "{text}");
+    fn report_names_failures_and_versions_that_are_not_kept() {
+        let versions = |versions: &[u32]| versions.iter().copied().map(Version).collect::<Vec<_>>();
+        let report = SyncReport {
+            models: vec![
+                SyncedModel { pushed: versions(&[2]), not_kept: versions(&[0, 1]), ..model("a") },
+                SyncedModel { unchanged: versions(&[1]), newer_active: Some(Version(4)), ..model("c") },
+                SyncedModel { errors: vec!["no".into(), "never".into()], ..model("d") },
+            ],
+        };
+        let expected = "failed: model d: no\n\
+            failed: model d: never\n\
+            a: the node has newer versions and does not keep 0, 1 (models.versions_keep)\n\
+            c: version 4 stays active; it is newer than those of the repository\n\
+            models: 3, pushed versions: 1, unchanged versions: 1, failed models: 1\n";
+        assert_eq!(report.text(), expected);
+        assert!(report.has_pushed() && report.failed() == 1);
+    }
+
+    #[test]
+    fn versions_that_the_node_removes_are_not_kept() {
+        let mut synced = SyncedModel { unchanged: vec![Version(1)], ..model("a") };
+        synced.note_push(Version(2), &[]);
+        synced.note_push(Version(3), &[Version(1), Version(2)]);
+        assert_eq!((&*synced.pushed, &*synced.unchanged), (&[Version(3)][..], &[][..]));
+        synced.not_kept.sort();
+        assert_eq!(synced.not_kept, [Version(1), Version(2)]);
+    }
+
+    #[test]
+    fn only_failures_of_the_node_are_transient() {
+        let mut synced = model("a");
+        synced.fail(Version(3), &Problem::new("no model").hint("try another").into());
+        assert_eq!(synced.errors, ["version 3: no model; try another"]);
+        assert!(!synced.is_transient);
+        let unreachable = Problem::new("no answer").exit(crate::error::Exit::Unreachable);
+        synced.fail(Version(4), &unreachable.into());
+        assert!(synced.is_transient);
     }
 }

@@ -74,8 +74,9 @@ impl Reader<'_> {
             self.take();
         }
         if self.peek() != Some('[') {
+            let line = self.line;
             let value = self.value(&name, has_colon, depth)?;
-            fields.push(Field { name, value, line: self.line });
+            fields.push(Field { name, value, line });
             return Ok(());
         }
         self.take();
@@ -84,8 +85,10 @@ impl Reader<'_> {
             return Ok(());
         }
         loop {
+            self.peek();
+            let line = self.line;
             let value = self.value(&name, has_colon, depth)?;
-            fields.push(Field { name: name.clone(), value, line: self.line });
+            fields.push(Field { name: name.clone(), value, line });
             match self.peek() {
                 Some(',') => self.take(),
                 Some(']') => {
@@ -228,6 +231,13 @@ mod tests {
         let expected = r#"name="ab'c" max_batch_size=8 version_policy{all{}} dims=-1 dims=3 input{name="x"} input{name="y"} input{name="z"} rate=1.5e+3 parameters{key="k" value{string_value="a\\b\n"}}"#;
         assert_eq!(parse(text).map(|message| shown(&message)).as_deref(), Ok(expected));
         assert_eq!(parse(" # nothing"), Ok(Message::default()));
+    }
+
+    #[test]
+    fn fields_have_the_line_of_their_value() {
+        let text = "a: \"x\"\n# comment\n\nb {\n c: 1\n}\nd: [ 1,\n 2 ]\n";
+        let lines: Vec<_> = parse(text).unwrap().0.into_iter().map(|field| field.line).collect();
+        assert_eq!(lines, [1, 4, 7, 8]);
     }
 
     #[test]

@@ -1,31 +1,33 @@
 //! Synchronises a repository after every change.
 
-use super::folder::fingerprint;
 use super::sync::{RepositorySync, SyncReport};
-use crate::error::one_line;
+use crate::error::{Problem, one_line, report};
+use crate::output::OutputSettings;
 use anyhow::Result;
 use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Interval of the looks at the repository. Polling also works on network file systems, which do
 /// not report the changes of other machines.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// Time after a failure until the next attempt without a change, such as for a node that restarts.
-const RETRY_AFTER: Duration = Duration::from_secs(30);
+/// Interval of the comparisons with the node while no file changes: the node may have been
+/// unreachable, or may have lost its models.
+const COMPARE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Thread that keeps a node equal to a repository. Ends when it is stopped or dropped, after the
-/// upload in progress.
+/// Thread that keeps a node equal to a repository. Ends when it is dropped.
 pub(crate) struct RepositoryWatch {
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
 }
 
-#[derive(Default)]
 struct Stop {
-    is_set: AtomicBool,
+    /// Ends reads and uploads, too.
+    is_set: Arc<AtomicBool>,
     lock: Mutex<()>,
     changed: Condvar,
 }
@@ -33,19 +35,22 @@ struct Stop {
 impl RepositoryWatch {
     /// Synchronises now and after every change.
     pub(crate) fn start(sync: RepositorySync) -> Result<Self> {
-        let stop = Arc::new(Stop::default());
+        let stop = Arc::new(Stop { is_set: sync.stop(), lock: Mutex::new(()), changed: Condvar::new() });
         let thread = {
             let stop = stop.clone();
-            std::thread::Builder::new().name("repository".into()).spawn(move || watch(&sync, &stop))?
+            std::thread::Builder::new().name("repository".into()).spawn(move || watch(sync, &stop))?
         };
         Ok(Self { stop, thread: Some(thread) })
     }
 
-    /// Waits for the thread, which ends after a panic only, or when this is dropped.
-    pub(crate) fn wait(mut self) {
-        if let Some(thread) = self.thread.take() {
-            // A panic has been reported already.
-            let _ = thread.join();
+    /// Waits for the thread.
+    ///
+    /// # Errors
+    /// The thread panicked. It does not end otherwise.
+    pub(crate) fn wait(mut self) -> Result<()> {
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Err(_)) => Err(Problem::new("the watch of the model repository failed").into()),
+            _ => Ok(()),
         }
     }
 }
@@ -77,20 +82,25 @@ impl Stop {
     }
 }
 
-fn watch(sync: &RepositorySync, stop: &Stop) {
+fn watch(mut sync: RepositorySync, stop: &Stop) {
     let mut pending = Pending::default();
-    let mut shown = String::new();
+    let mut reporter = Reporter { output: sync.output, shown: BTreeSet::new() };
+    sync.output.note(format_args!("watching the models in {}", sync.folder().display()));
     loop {
-        if pending.is_due(fingerprint(&sync.folder), Instant::now()) {
-            let result = sync.run(&stop.is_set);
-            let has_failed = result.as_ref().map_or(true, |report| report.failed() > 0);
-            pending.done(has_failed.then(|| Instant::now() + RETRY_AFTER));
-            let text = result.as_ref().map_or_else(one_line, SyncReport::text);
-            // A retry that fails like the attempt before is no news.
-            if text != shown {
-                sync.output.note(format_args!("{}: {}", sync.folder.display(), text.trim_end()));
-                shown = text;
+        let result = match sync.files() {
+            Ok(files) => {
+                let newest = files.iter().filter_map(|(_, state)| state.newest).max();
+                let mut hasher = DefaultHasher::new();
+                for (name, state) in &files {
+                    (name, state.fingerprint).hash(&mut hasher);
+                }
+                let is_due = pending.is_due(hasher.finish(), newest, SystemTime::now(), Instant::now());
+                is_due.then(|| sync.run())
             }
+            Err(error) => Some(Err(error)),
+        };
+        if let Some(result) = result.filter(|_| !stop.is_set.load(Ordering::Relaxed)) {
+            reporter.show(&result);
         }
         if stop.wait(INTERVAL) {
             return;
@@ -98,29 +108,55 @@ fn watch(sync: &RepositorySync, stop: &Stop) {
     }
 }
 
-/// Decides when the repository is synchronised: at first, when its files have changed and then not
-/// for an interval, and some time after a failure.
+/// Prints the results of synchronisations, without what was printed before.
+struct Reporter {
+    output: OutputSettings,
+    /// Errors of the last result.
+    shown: BTreeSet<String>,
+}
+
+impl Reporter {
+    fn show(&mut self, result: &Result<SyncReport>) {
+        let errors: BTreeSet<String> = match result {
+            Ok(report) => report.errors().collect(),
+            Err(error) => [one_line(error)].into(),
+        };
+        for error in errors.difference(&self.shown) {
+            report(&Problem::new(error).into(), self.output.json);
+        }
+        self.shown = errors;
+        if let Ok(synced) = result
+            && self.output.json
+            && synced.has_pushed()
+        {
+            // A closed standard output has no reader.
+            let _ = self.output.result(synced, SyncReport::text);
+        }
+    }
+}
+
+/// Decides when the repository is compared with the node.
 #[derive(Debug, Default)]
 struct Pending {
     /// Fingerprint at the last look.
     last: Option<u64>,
-    /// Fingerprint at the last synchronisation.
-    synced: Option<u64>,
-    retry_at: Option<Instant>,
+    /// Fingerprint and time of the last comparison.
+    compared: Option<(u64, Instant)>,
 }
 
 impl Pending {
-    /// Whether to synchronise now, when the files have the fingerprint `found`.
-    fn is_due(&mut self, found: u64, now: Instant) -> bool {
-        // Files that are being copied are not read. The first look has nothing to compare with.
-        let is_quiet = self.last.is_none_or(|last| last == found);
+    /// Whether to compare now, at `wall` and `now`, when the files have this fingerprint and the
+    /// newest was modified at `newest`. Files that are being copied are not read.
+    fn is_due(&mut self, found: u64, newest: Option<SystemTime>, wall: SystemTime, now: Instant) -> bool {
+        let is_old = newest.is_none_or(|newest| wall.duration_since(newest).is_ok_and(|age| age >= INTERVAL));
+        let is_quiet = self.last.map_or(is_old, |last| last == found);
         self.last = Some(found);
-        is_quiet && (self.synced != Some(found) || self.retry_at.is_some_and(|at| at <= now))
-    }
-
-    fn done(&mut self, retry_at: Option<Instant>) {
-        self.synced = self.last;
-        self.retry_at = retry_at;
+        let is_due = is_quiet
+            && self.compared.is_none_or(|(compared, at)| compared != found || now >= at + COMPARE_INTERVAL);
+        if is_due {
+            self.compared = Some((found, now));
+        }
+        is_due
     }
 }
 
@@ -130,33 +166,44 @@ mod tests {
 
     #[test]
     fn changes_are_synchronised_when_they_have_ended() {
+        let wall = SystemTime::now();
         let now = Instant::now();
+        let old = Some(wall - Duration::from_secs(60));
         let mut pending = Pending::default();
-        assert!(pending.is_due(1, now), "at first");
-        pending.done(None);
-        assert!(!pending.is_due(1, now));
-        assert!(!pending.is_due(2, now), "a copy begins");
-        assert!(!pending.is_due(3, now), "it goes on");
-        assert!(pending.is_due(3, now), "it has ended");
-        pending.done(None);
-        assert!(!pending.is_due(3, now));
+        assert!(pending.is_due(1, old, wall, now), "at first");
+        assert!(!pending.is_due(1, old, wall, now));
+        assert!(!pending.is_due(2, old, wall, now), "a copy begins");
+        assert!(!pending.is_due(3, old, wall, now), "it goes on");
+        assert!(pending.is_due(3, old, wall, now), "it has ended");
+        assert!(!pending.is_due(3, old, wall, now));
     }
 
     #[test]
-    fn failures_are_repeated_after_a_while() {
+    fn copy_in_progress_at_the_start_is_awaited() {
+        let wall = SystemTime::now();
         let now = Instant::now();
         let mut pending = Pending::default();
-        assert!(pending.is_due(1, now));
-        pending.done(Some(now + RETRY_AFTER));
-        assert!(!pending.is_due(1, now + RETRY_AFTER / 2));
-        assert!(pending.is_due(1, now + RETRY_AFTER));
-        pending.done(None);
-        assert!(!pending.is_due(1, now + 2 * RETRY_AFTER));
+        assert!(!pending.is_due(1, Some(wall), wall, now));
+        assert!(!pending.is_due(2, Some(wall), wall, now));
+        assert!(pending.is_due(2, Some(wall), wall, now));
+        // Without files, there is nothing to wait for.
+        assert!(Pending::default().is_due(1, None, wall, now));
+    }
+
+    #[test]
+    fn node_is_compared_from_time_to_time() {
+        let wall = SystemTime::now();
+        let now = Instant::now();
+        let mut pending = Pending::default();
+        assert!(pending.is_due(1, None, wall, now));
+        assert!(!pending.is_due(1, None, wall, now + COMPARE_INTERVAL / 2));
+        assert!(pending.is_due(1, None, wall, now + COMPARE_INTERVAL));
+        assert!(!pending.is_due(1, None, wall, now + COMPARE_INTERVAL));
     }
 
     #[test]
     fn a_set_stop_ends_the_wait() {
-        let stop = Stop::default();
+        let stop = Stop { is_set: Arc::default(), lock: Mutex::new(()), changed: Condvar::new() };
         stop.set();
         assert!(stop.wait(Duration::from_secs(600)));
     }

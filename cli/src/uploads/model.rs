@@ -2,11 +2,14 @@
 
 use super::form::{Form, FormFields};
 use crate::client::{Client, UploadReader};
+use crate::files::Stoppable;
 use crate::onnx;
 use crate::output::OutputSettings;
 use anyhow::Result;
 use std::io::{Cursor, Read};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use weir_types::Name;
 use weir_types::api::ModelPushed;
 
@@ -19,15 +22,20 @@ pub(crate) struct ModelUpload<'a> {
     pub(crate) file: &'a Path,
     /// Manifest and labels, if the query does not contain all settings.
     pub(crate) fields: FormFields,
+    /// Set to end the upload.
+    pub(crate) stop: Option<Arc<AtomicBool>>,
 }
 
 impl ModelUpload<'_> {
     /// Sends the model.
     pub(crate) fn send(self, client: &Client, output: OutputSettings) -> Result<ModelPushed> {
-        let Self { path, name, file, fields } = self;
+        let Self { path, name, file, fields, stop } = self;
         let parts = onnx::open(file)?;
         let model_bytes = parts.length_bytes();
-        let model: Box<dyn Read + Send> = Box::new(parts.reader());
+        let model: Box<dyn Read + Send> = match stop {
+            Some(stop) => Box::new(Stoppable::new(parts.reader(), stop)),
+            None => Box::new(parts.reader()),
+        };
         let form = if fields.is_empty() { None } else { Some(Form::new(fields, "model")) };
         let (source, bytes, headers) = match form {
             None => (model, model_bytes, Vec::new()),

@@ -2,10 +2,13 @@
 
 use super::{PackagesError, step};
 use crate::Stamp;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-pub(super) const HINT: &str = "see that python3 (3.10 or newer) has venv and pip (Debian and Ubuntu: `apt-get install python3-venv python3-pip`) and reaches PyPI";
+const HINT: &str = "see that python3 (3.10 or newer) has venv and pip (Debian and Ubuntu: `apt-get install python3-venv python3-pip`) and reaches PyPI";
+/// File with the path of another environment's packages, which Python adds to its own.
+const INCLUDED: &str = "weir-toolchain.pth";
 /// Largest number of requirements in a description; a description of more ends with the number of
 /// the rest.
 const PINS_SHOWN_MAX: usize = 12;
@@ -16,6 +19,8 @@ pub struct PythonEnvironment {
     folder: PathBuf,
     requirements: PathBuf,
     options: &'static [&'static str],
+    /// Python that the environment depends on; empty if its folder's name contains it.
+    python: String,
 }
 
 impl PythonEnvironment {
@@ -26,20 +31,47 @@ impl PythonEnvironment {
         // `--no-deps`, because the file is complete. Further declared dependencies (in one case, a
         // whole deep-learning framework) are not needed.
         let options = &["--require-hashes", "--no-deps", "--only-binary=:all:"];
-        Self { folder: folder.into(), requirements: pinned.into(), options }
+        Self { folder: folder.into(), requirements: pinned.into(), options, python: String::new() }
     }
 
     /// An environment in `folder` with the packages of the requirement file `requirements`, pinned
-    /// or not, and their dependencies. `None` if the file does not exist or has no requirement.
+    /// or not, and their dependencies. `None` if the file does not exist or has no requirement; an
+    /// earlier environment is then removed.
     pub fn resolved(
         folder: impl Into<PathBuf>,
         requirements: impl Into<PathBuf>,
     ) -> Result<Option<Self>, PackagesError> {
+        let folder = folder.into();
         let requirements = requirements.into();
         if !requirements.is_file() || !has_requirements(&read(&requirements)?) {
+            remove(&folder).map_err(PackagesError::file(&folder))?;
             return Ok(None);
         }
-        Ok(Some(Self { folder: folder.into(), requirements, options: &[] }))
+        Ok(Some(Self { folder, requirements, options: &[], python: python()? }))
+    }
+
+    /// Makes the packages of `other` importable in this environment.
+    pub fn include(&self, other: &Self) -> Result<(), PackagesError> {
+        let write = || {
+            let file = self.site_packages()?.join(INCLUDED);
+            let path = other.site_packages()?.display().to_string();
+            if std::fs::read_to_string(&file).is_ok_and(|is| is == path) {
+                return Ok(());
+            }
+            std::fs::write(&file, path)
+        };
+        write().map_err(PackagesError::file(&self.folder))
+    }
+
+    /// Folder of the installed packages: `lib/python3.11/site-packages`.
+    fn site_packages(&self) -> io::Result<PathBuf> {
+        for entry in std::fs::read_dir(self.folder.join("lib"))? {
+            let packages = entry?.path().join("site-packages");
+            if packages.is_dir() {
+                return Ok(packages);
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::NotFound, "it has no folder site-packages"))
     }
 
     /// Folder of the environment.
@@ -62,7 +94,8 @@ impl PythonEnvironment {
     /// Creates the environment, unless it exists and is current. Calls `on_step` before each step.
     /// Returns whether anything was installed.
     pub fn install(&self, on_step: &mut dyn FnMut(&str)) -> Result<bool, PackagesError> {
-        let wanted = read(&self.requirements)?;
+        let requirements = read(&self.requirements)?;
+        let wanted = format!("{}{requirements}", self.python);
         let stamp = Stamp::beside(&self.folder, &wanted);
         if stamp.is_current() {
             return Ok(false);
@@ -77,7 +110,7 @@ impl PythonEnvironment {
             HINT,
         )?;
         let line = format!("pip install -r {}", self.requirements.display());
-        on_step(&match pins(&wanted) {
+        on_step(&match pins(&requirements) {
             pins if !self.options.is_empty() => format!("pip install {pins} (checksums pinned)"),
             _ => line.clone(),
         });
@@ -87,6 +120,21 @@ impl PythonEnvironment {
         step(&mut pip, "pip", &line, HINT)?;
         stamp.write().map_err(PackagesError::file(&self.folder))?;
         Ok(true)
+    }
+}
+
+/// Identity of the machine's Python, which environments depend on.
+pub(super) fn python() -> Result<String, PackagesError> {
+    let script = "import sys, sysconfig; print(sys.base_prefix, sys.version, sysconfig.get_platform())";
+    step(Command::new("python3").args(["-c", script]), "python3", "python3 --version", HINT)
+}
+
+/// Removes an environment, if it exists.
+pub(super) fn remove(folder: &Path) -> io::Result<()> {
+    Stamp::beside(folder, "").clear()?;
+    match std::fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -146,11 +194,37 @@ mod tests {
     fn file_without_requirements_needs_no_environment() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("requirements.txt");
-        let resolved = || PythonEnvironment::resolved(folder.path().join("python"), &file).unwrap();
+        let earlier = folder.path().join("python");
+        let resolved = || PythonEnvironment::resolved(&earlier, &file).unwrap();
+        std::fs::create_dir(&earlier).unwrap();
         assert!(resolved().is_none(), "without a file");
+        assert!(!earlier.exists(), "an environment of earlier requirements stays");
         std::fs::write(&file, "# nothing\n").unwrap();
         assert!(resolved().is_none(), "with comments only");
-        std::fs::write(&file, "six\n").unwrap();
-        assert!(resolved().is_some());
+    }
+
+    #[test]
+    fn included_packages_can_be_imported() {
+        let folder = tempfile::tempdir().unwrap();
+        let [ours, other] = ["ours", "other"].map(|name| {
+            let environment = PythonEnvironment::pinned(folder.path().join(name), "none");
+            let mut venv = Command::new("python3");
+            venv.args(["-m", "venv", "--without-pip"]).arg(environment.folder());
+            venv.status().is_ok_and(|status| status.success()).then_some(environment)
+        });
+        let (Some(ours), Some(other)) = (ours, other) else {
+            eprintln!("skipped: there is no python3 with venv");
+            return;
+        };
+        std::fs::write(other.site_packages().unwrap().join("toolchain_module.py"), "").unwrap();
+        let import = || {
+            let mut python = Command::new(ours.programs().join("python"));
+            python.args(["-c", "import toolchain_module"]).stderr(std::process::Stdio::null());
+            python.status().unwrap().success()
+        };
+        assert!(!import());
+        ours.include(&other).unwrap();
+        ours.include(&other).unwrap();
+        assert!(import());
     }
 }

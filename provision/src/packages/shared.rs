@@ -1,13 +1,11 @@
 //! Python environments that the projects of a user share.
 
-use super::python::{HINT, PythonEnvironment, read};
-use super::{PackagesError, step};
-use crate::Stamp;
+use super::PackagesError;
+use super::python::{PythonEnvironment, python, read, remove};
 use sha2::{Digest as _, Sha256};
 use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 /// Time without a use after which an environment is removed.
@@ -43,8 +41,8 @@ impl SharedEnvironments {
         let lock = self.lock(&folder, on_step).map_err(PackagesError::file(&folder))?;
         let installed = environment.install(on_step)?;
         lock.set_modified(SystemTime::now()).map_err(PackagesError::file(&folder))?;
-        if installed {
-            self.remove_unused(SystemTime::now() - UNUSED_MAX).map_err(PackagesError::file(&self.folder))?;
+        if installed && let Err(error) = self.remove_unused(SystemTime::now() - UNUSED_MAX) {
+            on_step(&format!("unused toolchains in {} stay: {error}", self.folder.display()));
         }
         Ok(environment)
     }
@@ -76,11 +74,7 @@ impl SharedEnvironments {
             if file.metadata()?.modified()? >= since || file.try_lock().is_err() {
                 continue;
             }
-            let folder = path.with_extension("");
-            Stamp::beside(&folder, "").clear()?;
-            if folder.exists() {
-                std::fs::remove_dir_all(&folder)?;
-            }
+            remove(&path.with_extension(""))?;
         }
         Ok(())
     }
@@ -89,10 +83,8 @@ impl SharedEnvironments {
 /// Name of the environment with the packages of `requirements`. An environment depends on the
 /// Python that created it.
 fn key(requirements: &str) -> Result<String, PackagesError> {
-    let mut python = Command::new("python3");
-    python.args(["-c", "import sys; print(sys.executable, sys.version)"]);
-    let python = step(&mut python, "python3", "python3 --version", HINT)?;
-    let digest = Sha256::new().chain_update(python).chain_update("\n").chain_update(requirements).finalize();
+    let digest =
+        Sha256::new().chain_update(python()?).chain_update("\n").chain_update(requirements).finalize();
     Ok(digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect())
 }
 
@@ -103,6 +95,7 @@ fn lock_file(folder: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Stamp;
 
     /// Requirement files of two contents, and environments that are marked as installed.
     fn shared(folder: &Path) -> Option<(SharedEnvironments, [PathBuf; 2])> {

@@ -110,11 +110,11 @@ async fn changed_and_wrong_models_are_reported_and_the_others_pushed() {
     repository.write("zebra/1/model.onnx", fake_model(3.0));
     let (status, models) = repository.sync(&node).await;
     assert_eq!(status, Some(1), "{models:?}");
-    let errors: Vec<_> = models.iter().map(|model| model["error"].as_str().unwrap_or_default()).collect();
+    let errors: Vec<_> = models.iter().map(|model| model["errors"][0].as_str().unwrap_or_default()).collect();
     for (error, expected) in errors.iter().zip([
-        "version 1 is on the node with other file",
+        "the node has another file for it",
         "platform is \"tensorrt_plan\"",
-        "version 1 is on the node with other settings",
+        "the node has other settings for it",
         "cannot push text",
         "",
     ]) {
@@ -123,6 +123,43 @@ async fn changed_and_wrong_models_are_reported_and_the_others_pushed() {
     let version: ModelVersion = node.get("/v1/models/changed/versions/1").await.ok().json();
     assert_eq!(version.digest, weir_types::ContentHash::from_content(fake_model(1.0).as_bytes()));
     assert!(model(&node, "zebra").await.is_some());
+}
+
+#[tokio::test]
+async fn changed_settings_take_effect_with_the_next_version() {
+    let node = TestNode::builder().set("models.backend", "fake").start().await;
+    let repository = Repository::new();
+    let all = "version_policy { all { } }";
+    repository.write("m/1/model.onnx", fake_model(1.0));
+    repository.write("m/config.pbtxt", all);
+    assert_eq!(repository.sync(&node).await.0, Some(0));
+    repository.write("m/config.pbtxt", format!("{all} instance_group {{ count: 3 }}"));
+    let (status, models) = repository.sync(&node).await;
+    assert_eq!(status, Some(1));
+    let error = models[0]["errors"][0].as_str().unwrap();
+    assert!(error.contains("other settings") && error.contains("add the model as version 2/"), "{error}");
+    repository.write("m/2/model.onnx", fake_model(1.0));
+    let (status, models) = repository.sync(&node).await;
+    assert_eq!(status, Some(0), "{models:?}");
+    assert_eq!(model(&node, "m").await.unwrap().active.manifest.slots, Some(3));
+}
+
+#[tokio::test]
+async fn versions_that_a_node_does_not_keep_are_not_pushed_again() {
+    let builder = TestNode::builder().set("models.backend", "fake").set("models.versions_keep", 2);
+    let node = builder.start().await;
+    let repository = Repository::new();
+    repository.write("m/config.pbtxt", "version_policy { all { } }");
+    for version in 1..=4_u32 {
+        repository.write(&format!("m/{version}/model.onnx"), fake_model(f64::from(version)));
+    }
+    let (status, models) = repository.sync(&node).await;
+    assert_eq!(status, Some(0), "{models:?}");
+    let kept = model(&node, "m").await.unwrap().versions;
+    let (status, models) = repository.sync(&node).await;
+    assert_eq!((status, &models[0]["pushed"]), (Some(0), &json!([])), "{models:?}");
+    assert_eq!(model(&node, "m").await.unwrap().versions, kept);
+    assert!(kept.len() < 4 && kept.contains(&Version(4)), "{kept:?}");
 }
 
 #[tokio::test]

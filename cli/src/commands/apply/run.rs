@@ -159,7 +159,7 @@ impl Apply {
         };
         let query = if self.allow_signature_change { "?allow_signature_change=true" } else { "" };
         let path = format!("/v1/models/{name}{query}");
-        let upload = ModelUpload { path: &path, name, file, fields: manifest_fields(manifest)? };
+        let upload = ModelUpload { path: &path, name, file, fields: manifest_fields(manifest)?, stop: None };
         let pushed = upload.send(&self.client, self.output)?;
         check_digest(name, *digest, pushed.model.digest)?;
         Ok(Made { version: Some(pushed.model.version), canary: None })

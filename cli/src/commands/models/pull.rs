@@ -87,7 +87,7 @@ fn pull_weights(downloader: &Downloader, model: &RemoteFile, folder: &Path, loca
 
 /// The folder for the files of one source: in the user's cache, so that a later pull continues.
 fn folder_for(url: &str) -> Result<PathBuf> {
-    let cache = weir_provision::cache_folder().unwrap_or_else(std::env::temp_dir);
+    let cache = weir_provision::cache_folder().unwrap_or_else(|| std::env::temp_dir().join("weir"));
     let key = ContentHash::from_content(url.as_bytes()).to_string();
     let folder = cache.join("pulls").join(&key[..16]);
     fs::create_dir_all(&folder).map_err(|error| unwritable(&folder, error))?;

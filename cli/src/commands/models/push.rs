@@ -54,7 +54,7 @@ impl UploadArgs {
         let path = format!("{}{version}{query}", models.path(name));
         // Unreadable labels should not wait for the model.
         let fields = fields(&self.settings.labels)?;
-        let upload = ModelUpload { path: &path, name, file, fields };
+        let upload = ModelUpload { path: &path, name, file, fields, stop: None };
         let pushed = upload.send(&models.client, models.output)?;
         let Some(canary) = pushed.canary.filter(|canary| canary.promote_after_ms.is_some()) else {
             if self.canary.is_given() && pushed.canary.is_none() {

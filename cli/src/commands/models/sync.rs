@@ -5,14 +5,13 @@ use crate::error::Problem;
 use crate::repository::{RepositorySync, RepositoryWatch, SyncReport};
 use anyhow::Result;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
 
 /// Push the models of a folder in Triton's layout that the node does not have
 ///
 /// The folder has a folder for each model: NAME/1/model.onnx, NAME/2/model.onnx and so on, with
 /// NAME/config.pbtxt if the model has settings. By default, the highest version is pushed, with its
-/// number. Versions of the node do not change, and nothing is removed. Models with errors do not
-/// prevent the others, and the exit status is then 1.
+/// number. Versions of the node do not change, and nothing is removed. A model with an error does
+/// not prevent the other models from being pushed, and the exit status is then 1.
 ///
 /// `weir up --model-repository FOLDER` runs a node that serves such a folder.
 #[derive(Debug, clap::Args)]
@@ -31,13 +30,12 @@ pub(super) struct SyncArgs {
 pub(super) fn run(args: &SyncArgs, models: Collection) -> Result<()> {
     let Collection { client, output, .. } = models;
     let SyncArgs { ref folder, watch, allow_signature_change } = *args;
-    let sync = RepositorySync { folder: folder.clone(), client, output, allow_signature_change };
-    if watch {
-        RepositoryWatch::start(sync)?.wait();
-        return Ok(());
-    }
-    let report = sync.run(&AtomicBool::new(false))?;
+    let mut sync = RepositorySync::new(folder.clone(), None, client, output, allow_signature_change);
+    let report = sync.run()?;
     output.result(&report, SyncReport::text)?;
+    if watch {
+        return RepositoryWatch::start(sync)?.wait();
+    }
     match report.failed() {
         0 => Ok(()),
         failed => Err(Problem::new(format!("{failed} of {} models failed", report.models.len())).into()),
