@@ -37,6 +37,7 @@ use weir_gateway::{
     Access, Gateway, GivenIds, NodeState, PageGuard, PagesConfig, Permits, RequestConfig, RequestTracking,
     Server, Shutdown, Tokens,
 };
+use weir_oidc::Provider;
 use weir_otlp::{ExportTask, Exporter};
 use weir_sandbox::{GuestMemory, ImageDecoder};
 use weir_telemetry::{AuditLog, Metrics};
@@ -234,8 +235,17 @@ struct Started {
     exporter: Option<Exporter>,
 }
 
-async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Result<Started> {
+/// The tokens that the node accepts.
+async fn tokens(config: &NodeConfig) -> anyhow::Result<Tokens> {
     let tokens = Tokens::load(config.token_file.as_deref(), config.listen, config.insecure)?;
+    let oidc = config.gateway.access.oidc.clone();
+    // Reads a file.
+    let provider = tokio::task::spawn_blocking(move || Provider::new(&oidc)).await??;
+    tokens.with_provider(provider)
+}
+
+async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Result<Started> {
+    let tokens = tokens(&config).await?;
     let scheduler = config.scheduler_setup()?;
     // The lock of the data folder comes first: it detects another node on the same folder before
     // any file is touched.
@@ -337,7 +347,7 @@ async fn open_audit_log(config: &NodeConfig, metrics: &Arc<Metrics>) -> anyhow::
 
 /// The guard against web pages. Other nodes reach this one by its advertised name.
 fn page_guard(config: &NodeConfig) -> Option<PageGuard> {
-    let PagesConfig { hosts, origins } = &config.gateway.pages;
+    let PagesConfig { hosts, origins } = &config.gateway.access.pages;
     let advertised = config.cluster.as_ref().and_then(|cluster| cluster.advertise.clone());
     let hosts: Vec<String> = hosts.iter().cloned().chain(advertised).collect();
     PageGuard::new(config.listen, config.token_file.is_some(), &hosts, origins)

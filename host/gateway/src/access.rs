@@ -4,6 +4,7 @@ use crate::auth::{Identified, Identity, Tokens};
 use crate::error::ApiError;
 use crate::failures::Failures;
 use crate::pages::PageGuard;
+use crate::permission::Grant;
 use crate::request_id::RequestId;
 use axum::extract::Request;
 use axum::response::Response;
@@ -14,8 +15,9 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use weir_call::headers::ERROR_CODE;
 use weir_control::keys::ApiKeys;
+use weir_datastore::Revision;
 use weir_telemetry::{AuditEvent, AuditLog, Metrics};
-use weir_types::{ErrorCode, Name, TenantId};
+use weir_types::{ErrorCode, TenantId};
 
 /// Length limit of paths in the audit log.
 const PATH_BYTES_MAX: usize = 512;
@@ -43,7 +45,7 @@ pub(crate) struct Audited {
     is_recorded: bool,
     tenant: Option<TenantId>,
     token_hash: Option<String>,
-    key: Option<Name>,
+    grant: Option<Grant>,
 }
 
 impl Access {
@@ -61,6 +63,20 @@ impl Access {
     /// The API keys of all tenants.
     pub fn keys(&self) -> &Arc<ApiKeys> {
         &self.keys
+    }
+
+    /// Keeps the API keys, from `revision` on, and the keys of the OpenID Connect provider current.
+    pub fn follow(&self, revision: Revision) -> impl Future<Output = ()> + Send + 'static {
+        let keys = self.keys.follow(revision);
+        let provider = self.tokens.provider().cloned();
+        let provider = async move {
+            if let Some(provider) = provider {
+                provider.follow().await;
+            }
+        };
+        async move {
+            tokio::join!(keys, provider);
+        }
     }
 
     /// Whether clients need a token or an API key.
@@ -86,7 +102,7 @@ impl Access {
         if let Some(audited) = audited {
             audited.token_hash = hash;
             audited.tenant = identity.as_ref().ok().and_then(Identity::acts_for);
-            audited.key = identity.as_ref().ok().and_then(Identity::key_name).cloned();
+            audited.grant = identity.as_ref().ok().and_then(Identity::grant).cloned();
             // Unauthenticated clients must not displace other events in the log.
             audited.is_recorded = match &failure {
                 Some((failure, _)) => failure.is_recorded,
@@ -113,13 +129,19 @@ impl Access {
     pub(crate) fn audit(&self, audited: Audited, id: &RequestId, response: &Response) {
         let Some((method, uri)) = audited.target.filter(|_| audited.is_recorded) else { return };
         let code = response.headers().get(ERROR_CODE).and_then(|code| code.to_str().ok());
+        let (key, subject) = match audited.grant {
+            Some(Grant::Key(key)) => (Some(key.name.to_string()), None),
+            Some(Grant::Oidc(token)) => (None, Some(token.subject.clone())),
+            None => (None, None),
+        };
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.audit.record(&AuditEvent {
             time_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
             address: audited.address.to_string(),
             tenant: audited.tenant.map(|tenant| tenant.to_string()),
             token_hash: audited.token_hash,
-            key: audited.key.map(|key| key.to_string()),
+            key,
+            subject,
             method: method.to_string(),
             path: cut(uri.path()).to_owned(),
             status: response.status().as_u16(),
@@ -140,7 +162,7 @@ impl Audited {
             is_recorded,
             tenant: None,
             token_hash: None,
-            key: None,
+            grant: None,
         }
     }
 }

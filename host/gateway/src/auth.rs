@@ -1,6 +1,7 @@
 //! Authentication by tokens, for nodes that listen beyond loopback.
 
 use super::error::ApiError;
+use super::permission::Grant;
 use anyhow::{Context, bail};
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue};
@@ -9,9 +10,10 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use weir_call::headers;
-use weir_control::keys::{ApiKeyError, ApiKeys, KeyGrant};
+use weir_control::keys::{ApiKeyError, ApiKeys};
+use weir_oidc::{OidcError, Provider, is_jwt};
 use weir_storage::{PrivateFileError, read_private_file};
-use weir_types::{ContentHash, ErrorCode, Name, TenantId};
+use weir_types::{ContentHash, ErrorCode, TenantId};
 
 /// Minimum length of a token, in characters: 64 random bits in hexadecimal.
 const TOKEN_LEN_MIN: usize = 16;
@@ -24,9 +26,14 @@ const OPERATOR: &str = "*";
 /// Name of clients that make backups in the tenant column of a token file.
 const BACKUP: &str = "*backup";
 
-/// Tokens of a node; none if every client is tenant `default`.
+/// Tokens that a node accepts; none if every client is tenant `default`.
 #[derive(Debug, Clone, Default)]
-pub struct Tokens(Option<HashMap<ContentHash, Identity>>);
+pub struct Tokens {
+    /// Tokens of the token file.
+    known: Option<HashMap<ContentHash, Identity>>,
+    /// The OpenID Connect provider whose tokens are accepted beside them.
+    provider: Option<Arc<Provider>>,
+}
 
 /// Identity of a client.
 #[derive(Debug, Clone)]
@@ -35,8 +42,8 @@ pub(crate) enum Identity {
     Anyone,
     /// Client with a token of this tenant from the token file, with full access.
     Tenant(TenantId),
-    /// Client with an API key.
-    Key(Arc<KeyGrant>),
+    /// Client with an API key, or with a token of the OpenID Connect provider.
+    Granted(Grant),
     /// Operator of a node with tokens: reads the metrics of all tenants, and cannot act for any
     /// tenant.
     Operator,
@@ -50,7 +57,7 @@ impl Identity {
         match self {
             Self::Anyone => Some(TenantId::default()),
             Self::Tenant(tenant) => Some(tenant.clone()),
-            Self::Key(key) => Some(key.tenant.clone()),
+            Self::Granted(grant) => Some(grant.tenant().clone()),
             Self::Operator | Self::Backup => None,
         }
     }
@@ -59,16 +66,16 @@ impl Identity {
         matches!(self, Self::Operator)
     }
 
-    /// Returns the name of the client's API key, if it has one.
-    pub(crate) fn key_name(&self) -> Option<&Name> {
-        if let Self::Key(key) = self { Some(&key.name) } else { None }
+    /// Returns the client's grant, if it may not do everything of its tenant.
+    pub(crate) fn grant(&self) -> Option<&Grant> {
+        if let Self::Granted(grant) = self { Some(grant) } else { None }
     }
 
     /// Returns the only tenant whose metrics the client may read; none if it may read all metrics.
     pub(crate) fn reads_only(&self) -> Option<&TenantId> {
         match self {
             Self::Tenant(tenant) => Some(tenant),
-            Self::Key(key) => Some(&key.tenant),
+            Self::Granted(grant) => Some(grant.tenant()),
             Self::Anyone | Self::Operator | Self::Backup => None,
         }
     }
@@ -142,17 +149,41 @@ impl Tokens {
                 return Err(bad("the token is there twice".to_owned()));
             }
         }
-        if tokens.is_empty() { Err(TokenFileError::Empty) } else { Ok(Self(Some(tokens))) }
+        if tokens.is_empty() {
+            return Err(TokenFileError::Empty);
+        }
+        Ok(Self { known: Some(tokens), provider: None })
+    }
+
+    /// Also accepts the tokens of `provider`.
+    ///
+    /// # Errors
+    /// The node has no token file, so it would accept requests without a token too.
+    pub fn with_provider(self, provider: Option<Arc<Provider>>) -> anyhow::Result<Self> {
+        if provider.is_some() && self.known.is_none() {
+            bail!(
+                "gateway.access.oidc needs --token-file FILE: without tokens, the node accepts every client; the file may have the operator's token alone: TOKEN *"
+            );
+        }
+        Ok(Self { provider, ..self })
+    }
+
+    /// The OpenID Connect provider whose tokens the node accepts.
+    pub(crate) fn provider(&self) -> Option<&Arc<Provider>> {
+        self.provider.as_ref()
     }
 
     /// Whether clients need a token.
     pub(crate) fn are_needed(&self) -> bool {
-        self.0.is_some()
+        self.known.is_some()
     }
 
     /// Whether all tenants' data is that of `tenant`: its tokens are the only ones of tenants.
     pub(crate) fn serve_only(&self, tenant: &TenantId) -> bool {
-        let Some(tokens) = &self.0 else { return true };
+        let Some(tokens) = &self.known else { return true };
+        if self.provider.is_some() {
+            return false;
+        }
         let mut tenants = tokens.values().filter_map(Identity::acts_for).peekable();
         tenants.peek().is_some() && tenants.all(|known| known == *tenant)
     }
@@ -160,7 +191,7 @@ impl Tokens {
     /// Identifies the client of a request, and removes its token from the headers, so that
     /// functions do not see the token.
     pub(crate) async fn identify(&self, keys: &ApiKeys, headers: &mut HeaderMap) -> Identified {
-        let Some(tokens) = &self.0 else {
+        let Some(tokens) = &self.known else {
             return Identified { identity: Ok(Identity::Anyone), hash: None, is_guess: false };
         };
         let given = take_token(headers);
@@ -172,15 +203,32 @@ impl Tokens {
         let hash = ContentHash::from_content(token.as_bytes());
         let identity = match tokens.get(&hash) {
             Some(identity) => Ok(identity.clone()),
-            None => keys.find(token, &hash).await.map_err(ApiError::from).and_then(|key| {
-                let text = "this node does not know the token, or the token has expired";
-                key.map(Identity::Key).ok_or_else(|| ApiError::new(ErrorCode::Unauthorized, text))
-            }),
+            None => self.find_grant(keys, token, &hash).await.map(Identity::Granted),
         };
         // Of tokens that the node does not know, not even a part of the hash is kept.
         let shown = identity.is_ok().then(|| hash.to_string().chars().take(HASH_LEN).collect());
         let is_guess = identity.as_ref().is_err_and(|error| error.code == ErrorCode::Unauthorized);
         Identified { identity, hash: shown, is_guess }
+    }
+
+    /// The grant of a token that is not in the token file.
+    async fn find_grant(&self, keys: &ApiKeys, token: &str, hash: &ContentHash) -> Result<Grant, ApiError> {
+        if let Some(provider) = self.provider.as_ref().filter(|_| is_jwt(token)) {
+            return Ok(Grant::Oidc(Arc::new(provider.verify(token).await?)));
+        }
+        let text = "this node does not know the token, or the token has expired";
+        let key = keys.find(token, hash).await?;
+        key.map(Grant::Key).ok_or_else(|| ApiError::new(ErrorCode::Unauthorized, text))
+    }
+}
+
+impl From<OidcError> for ApiError {
+    fn from(error: OidcError) -> Self {
+        let code = match error {
+            OidcError::Invalid(_) => ErrorCode::Unauthorized,
+            OidcError::NoKeys => ErrorCode::Unavailable,
+        };
+        Self::new(code, error.to_string())
     }
 }
 
@@ -205,6 +253,7 @@ impl From<ApiKeyError> for ApiError {
 mod tests {
     use super::*;
     use weir_datastore::MemoryStore;
+    use weir_oidc::OidcConfig;
     use weir_storage::Changes;
 
     async fn keys() -> Arc<ApiKeys> {
@@ -230,6 +279,22 @@ mod tests {
         assert!(tokens.identify(&keys, &mut HeaderMap::new()).await.identity.is_err());
         let anyone = Tokens::default().identify(&keys, &mut HeaderMap::new()).await.identity;
         assert!(matches!(anyone, Ok(Identity::Anyone)));
+    }
+
+    #[test]
+    fn tokens_of_a_provider_need_a_token_file() {
+        let config = OidcConfig {
+            issuer: Some("https://login.test".into()),
+            audience: Some("weir".into()),
+            ..OidcConfig::default()
+        };
+        let provider = Provider::new(&config).unwrap();
+        let error = Tokens::default().with_provider(provider.clone()).unwrap_err().to_string();
+        assert!(error.contains("gateway.access.oidc needs --token-file"), "{error}");
+        let tokens = Tokens::parse("0123456789abcdef acme").unwrap();
+        assert!(tokens.serve_only(&TenantId::new("acme").unwrap()));
+        let tokens = tokens.with_provider(provider).unwrap();
+        assert!(!tokens.serve_only(&TenantId::new("acme").unwrap()), "the provider may name other tenants");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Configuration of the gateway.
 
 use serde::{Deserialize, Serialize};
+use weir_oidc::OidcConfig;
 use weir_tls::TlsConfig;
 
 const MIB: u64 = 1 << 20;
@@ -23,8 +24,8 @@ pub struct GatewayConfig {
     pub connections_per_address_max: usize,
     /// TLS for clients: certificate, key, and limits of handshakes.
     pub tls: TlsConfig,
-    /// Web pages that may use a node on loopback without tokens.
-    pub pages: PagesConfig,
+    /// Who may use the node, beside the clients with tokens.
+    pub access: AccessConfig,
     /// Longest time that a client may take to send the head of a connection's first request.
     pub header_timeout_ms: u64,
     /// Longest time that a connection may stay open without a request, including the time to
@@ -71,7 +72,7 @@ impl Default for GatewayConfig {
             accept_queue_len_max: 4_096,
             connections_per_address_max: 5_000,
             tls: TlsConfig::default(),
-            pages: PagesConfig::default(),
+            access: AccessConfig::default(),
             header_timeout_ms: 30_000,
             idle_timeout_ms: 120_000,
             lame_duck_ms: None,
@@ -88,6 +89,16 @@ impl Default for GatewayConfig {
             arrival: ArrivalConfig::default(),
         }
     }
+}
+
+/// Who may use the node, beside the clients with tokens of `token_file` and API keys.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AccessConfig {
+    /// Web pages that may use a node on loopback without tokens.
+    pub pages: PagesConfig,
+    /// The OpenID Connect provider whose tokens the node accepts.
+    pub oidc: OidcConfig,
 }
 
 /// Web pages that may use a node on loopback without tokens. Other nodes do not need this, because

@@ -97,7 +97,7 @@ fn without_port(host: &str) -> &str {
 
 fn foreign_host(host: &str) -> ApiError {
     let text = format!(
-        "this node does not serve the host {host:?}; address it as localhost or 127.0.0.1, or add the name to gateway.pages.hosts of the node"
+        "this node does not serve the host {host:?}; address it as localhost or 127.0.0.1, or add the name to gateway.access.pages.hosts of the node"
     );
     ApiError::new(ErrorCode::ForeignHost, text)
 }
@@ -105,7 +105,7 @@ fn foreign_host(host: &str) -> ApiError {
 fn cross_site(origin: Option<&str>) -> ApiError {
     let page = origin.unwrap_or("of another site");
     let text = format!(
-        "a web page ({page}) sent this request, and the node has no tokens to tell whether it may; add the page's origin to gateway.pages.origins of the node"
+        "a web page ({page}) sent this request, and the node has no tokens to tell whether it may; add the page's origin to gateway.access.pages.origins of the node"
     );
     ApiError::new(ErrorCode::CrossSite, text)
 }

@@ -7,9 +7,11 @@ use axum::extract::{FromRequestParts, RawPathParams, Request};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::Method;
+use std::fmt;
 use std::sync::Arc;
 use weir_control::keys::KeyGrant;
 use weir_control::registry::{Noun, RegistryError};
+use weir_oidc::OidcGrant;
 use weir_types::api::Scope;
 use weir_types::{ErrorCode, Name, TenantId};
 
@@ -37,13 +39,61 @@ pub(crate) enum Subject {
     Checked,
 }
 
+/// A permission that a client's token states.
+#[derive(Debug, Clone)]
+pub(crate) enum Grant {
+    /// An API key.
+    Key(Arc<KeyGrant>),
+    /// A token of the OpenID Connect provider.
+    Oidc(Arc<OidcGrant>),
+}
+
+impl Grant {
+    /// Tenant that the token acts for.
+    pub(crate) fn tenant(&self) -> &TenantId {
+        match self {
+            Self::Key(key) => &key.tenant,
+            Self::Oidc(token) => &token.tenant,
+        }
+    }
+
+    fn allows(&self, scope: Scope) -> bool {
+        match self {
+            Self::Key(key) => key.allows(scope),
+            Self::Oidc(token) => token.allows(scope),
+        }
+    }
+
+    /// Whether the token is limited to some functions.
+    fn is_limited(&self) -> bool {
+        matches!(self, Self::Key(key) if key.is_limited())
+    }
+
+    /// Whether the token may be used for the function `name`.
+    fn covers(&self, name: &str) -> bool {
+        match self {
+            Self::Key(key) => key.covers(name),
+            Self::Oidc(_) => true,
+        }
+    }
+}
+
+impl fmt::Display for Grant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Key(key) => write!(f, "the API key {}", key.name),
+            Self::Oidc(token) => write!(f, "the token of {}", token.subject),
+        }
+    }
+}
+
 /// The client of a request.
 #[derive(Debug, Clone)]
 pub struct Caller {
     /// Tenant on whose behalf the request runs.
     pub(crate) tenant: TenantId,
-    /// The client's API key; none if it may do everything that the tenant may do.
-    key: Option<Arc<KeyGrant>>,
+    /// What the client's token permits; none if it permits everything that the tenant may do.
+    grant: Option<Grant>,
     /// Whether the client has no token: it calls a public function of the tenant.
     pub(crate) is_anonymous: bool,
     /// Whether the client may make backups of all tenants' data, and nothing else.
@@ -54,7 +104,7 @@ impl Caller {
     /// A client that may do everything that the tenant may do: it has a token of the token file, or
     /// the node has none, or the request was checked when it came in.
     pub(crate) fn unrestricted(tenant: TenantId) -> Self {
-        Self { tenant, key: None, is_anonymous: false, is_backup: false }
+        Self { tenant, grant: None, is_anonymous: false, is_backup: false }
     }
 
     /// A client without a token, which calls a public function of `tenant`.
@@ -64,12 +114,12 @@ impl Caller {
 
     /// Whether the client is limited to some functions.
     pub(crate) fn is_limited(&self) -> bool {
-        self.key.as_ref().is_some_and(|key| key.is_limited())
+        self.grant.as_ref().is_some_and(Grant::is_limited)
     }
 
     /// Whether the client may use the function `name`.
     pub(crate) fn covers(&self, name: &str) -> bool {
-        self.key.as_ref().is_none_or(|key| key.covers(name))
+        self.grant.as_ref().is_none_or(|grant| grant.covers(name))
     }
 
     /// Checks that the client may send a request of this method.
@@ -78,19 +128,16 @@ impl Caller {
             let text = "this token is for backups (POST /v1/backup) and nothing else; use a tenant's";
             return Err(ApiError::new(ErrorCode::Forbidden, text));
         }
-        let Some(key) = &self.key else { return Ok(()) };
+        let Some(grant) = &self.grant else { return Ok(()) };
         let is_read = matches!(*method, Method::GET | Method::HEAD);
         let scopes = if is_read { access.read } else { access.change };
-        if !scopes.is_empty() && !scopes.iter().any(|scope| key.allows(*scope)) {
+        if !scopes.is_empty() && !scopes.iter().any(|scope| grant.allows(*scope)) {
             let needed = scopes.iter().map(|scope| scope.as_str()).collect::<Vec<_>>().join(" or ");
-            let text = format!("the API key {} lacks the scope {needed}, which this request needs", key.name);
+            let text = format!("{grant} lacks the scope {needed}, which this request needs");
             return Err(ApiError::new(ErrorCode::Forbidden, text));
         }
-        if key.is_limited() && matches!(access.subject, Subject::Tenant | Subject::Node) {
-            let text = format!(
-                "the API key {} is limited to functions, and this request is not about one of them",
-                key.name
-            );
+        if grant.is_limited() && matches!(access.subject, Subject::Tenant | Subject::Node) {
+            let text = format!("{grant} is limited to functions, and this request is not about one of them");
             return Err(ApiError::new(ErrorCode::Forbidden, text));
         }
         Ok(())
@@ -115,9 +162,9 @@ impl Identity {
         match self {
             Self::Anyone => Ok(Caller::unrestricted(TenantId::default())),
             Self::Tenant(tenant) => Ok(Caller::unrestricted(tenant)),
-            Self::Key(key) => {
-                let caller = Caller::unrestricted(key.tenant.clone());
-                Ok(Caller { key: Some(key), ..caller })
+            Self::Granted(grant) => {
+                let caller = Caller::unrestricted(grant.tenant().clone());
+                Ok(Caller { grant: Some(grant), ..caller })
             }
             Self::Backup => Ok(Caller { is_backup: true, ..Caller::unrestricted(TenantId::default()) }),
             Self::Operator => {

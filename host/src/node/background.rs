@@ -81,7 +81,7 @@ impl Background {
         spawn(boxed(state.workflows.follow(workflows)));
         spawn(boxed(state.invocations.follow(invocations)));
         spawn(boxed(state.objects.follow(objects)));
-        spawn(boxed(state.access.keys().follow(keys)));
+        spawn(boxed(state.access.follow(keys)));
         spawn(boxed(state.dispatch.secrets.follow(secrets)));
         spawn(boxed(state.triggers.follow(triggers)));
         spawn(boxed(handle_ticks(state.clone())));

@@ -52,6 +52,9 @@ pub struct AuditEvent {
     /// Name of the client's API key; none for a token of the token file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// The person or service to which the OpenID Connect provider gave the client's token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
     /// Method of the request.
     pub method: String,
     /// Path of the request, which contains the name of the resource.
@@ -201,6 +204,7 @@ mod tests {
             tenant: Some("acme".to_owned()),
             token_hash: None,
             key: None,
+            subject: None,
             method: "PUT".to_owned(),
             path: path.to_owned(),
             status: 200,

@@ -41,6 +41,7 @@ mod models;
 mod nn;
 mod objectives;
 mod objects;
+mod oidc;
 mod openapi;
 mod other_sdks;
 mod otlp;

@@ -17,7 +17,7 @@ async fn ask(node: &TestNode, method: &str, headers: &str) -> (u16, Option<Error
 /// DNS rebinding: the page's own name resolves to loopback, so that the browser sends that name.
 #[tokio::test]
 async fn foreign_hosts_are_refused_on_a_loopback_node_without_tokens() {
-    let node = TestNode::builder().set("gateway.pages.hosts", "[\"weir.example\"]").start().await;
+    let node = TestNode::builder().set("gateway.access.pages.hosts", "[\"weir.example\"]").start().await;
     let foreign = (421, Some(ErrorCode::ForeignHost));
     for (host, expected) in [
         (node.address(), (200, None)),
@@ -35,7 +35,8 @@ async fn foreign_hosts_are_refused_on_a_loopback_node_without_tokens() {
 
 #[tokio::test]
 async fn pages_of_other_origins_are_refused_before_their_bodies_are_read() {
-    let node = TestNode::builder().set("gateway.pages.origins", "[\"https://ui.example\"]").start().await;
+    let node =
+        TestNode::builder().set("gateway.access.pages.origins", "[\"https://ui.example\"]").start().await;
     node.deploy("echo", function("echo-http")).await;
     let own = format!("http://{}", node.address());
     let host = format!("host: {}\r\n", node.address());
