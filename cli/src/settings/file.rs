@@ -143,6 +143,7 @@ impl ConfigFile {
             &mut node.scheduler.record,
             &mut node.gateway.tls.certificate,
             &mut node.gateway.tls.key,
+            &mut node.gateway.access.oidc.ca_file,
             &mut node.logs.audit.file,
             &mut node.traces.otlp.headers_file,
             &mut node.traces.otlp.ca,

@@ -119,8 +119,12 @@ impl Access {
         identity
     }
 
-    /// Whether `authorization` is a token of this node.
+    /// Whether `authorization` is a token for this node. A token that the OpenID Connect provider may
+    /// have made for this node counts, valid or not: it may be valid in a moment.
     pub(crate) async fn knows(&self, authorization: &HeaderValue) -> bool {
+        if self.tokens.is_addressed(authorization) {
+            return true;
+        }
         let mut headers = HeaderMap::from_iter([(AUTHORIZATION, authorization.clone())]);
         self.needs_tokens() && self.tokens.identify(&self.keys, &mut headers).await.identity.is_ok()
     }

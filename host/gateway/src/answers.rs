@@ -24,7 +24,7 @@ use weir_types::{ErrorCode, TenantId};
 pub(crate) struct AnswerBudget {
     config: AnswersConfig,
     metrics: Arc<Metrics>,
-    /// Counters of tenants. The token file bounds their number.
+    /// Counters of tenants. The node's configuration bounds their number.
     tenants: RwLock<HashMap<TenantId, Gauge>>,
 }
 

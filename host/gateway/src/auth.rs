@@ -168,6 +168,12 @@ impl Tokens {
         Ok(Self { provider, ..self })
     }
 
+    /// Whether a header has a token that claims to be of the OpenID Connect provider, for this node.
+    pub(crate) fn is_addressed(&self, authorization: &HeaderValue) -> bool {
+        let token = authorization.to_str().ok().map(without_scheme).filter(|token| is_jwt(token));
+        token.zip(self.provider.as_ref()).is_some_and(|(token, provider)| provider.is_addressed(token))
+    }
+
     /// The OpenID Connect provider whose tokens the node accepts.
     pub(crate) fn provider(&self) -> Option<&Arc<Provider>> {
         self.provider.as_ref()
@@ -226,7 +232,7 @@ impl From<OidcError> for ApiError {
     fn from(error: OidcError) -> Self {
         let code = match error {
             OidcError::Invalid(_) => ErrorCode::Unauthorized,
-            OidcError::NoKeys => ErrorCode::Unavailable,
+            OidcError::NoKeys | OidcError::NewKey => ErrorCode::Unavailable,
         };
         Self::new(code, error.to_string())
     }
@@ -286,6 +292,7 @@ mod tests {
         let config = OidcConfig {
             issuer: Some("https://login.test".into()),
             audience: Some("weir".into()),
+            tenants: vec![TenantId::new("acme").unwrap()],
             ..OidcConfig::default()
         };
         let provider = Provider::new(&config).unwrap();

@@ -31,7 +31,7 @@ const TARGETS_MAX: usize = 16;
 /// The limits on lookups of unknown names.
 pub(crate) struct Lookups {
     turns: Semaphore,
-    /// The rate of each tenant that has looked up a name. The token file and the API keys bound the
+    /// The rate of each tenant that has looked up a name. The node's configuration bounds the
     /// number of tenants.
     tenants: Mutex<HashMap<TenantId, RateLimit>>,
     /// The rate of all clients without a token together, who may name any tenant.

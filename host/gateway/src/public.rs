@@ -95,6 +95,7 @@ mod tests {
     use std::sync::Arc;
     use weir_control::keys::ApiKeys;
     use weir_datastore::MemoryStore;
+    use weir_oidc::{OidcConfig, Provider};
     use weir_storage::Changes;
     use weir_telemetry::{AuditConfig, AuditLog, Metrics};
 
@@ -110,7 +111,14 @@ mod tests {
     /// A function of another tenant must not learn a token that its caller sends by mistake.
     #[tokio::test]
     async fn function_sees_no_token_of_the_node() {
+        let config = OidcConfig {
+            issuer: Some("https://login.test".into()),
+            audience: Some("weir".into()),
+            tenants: vec![TenantId::new("acme").unwrap()],
+            ..OidcConfig::default()
+        };
         let tokens = Tokens::parse("0123456789abcdef acme").unwrap();
+        let tokens = tokens.with_provider(Provider::new(&config).unwrap()).unwrap();
         let keys = ApiKeys::open(Arc::new(MemoryStore::new()), Changes::default(), true).await.unwrap().0;
         let metrics = Metrics::new();
         let audit = AuditLog::open(&AuditConfig::default(), metrics.clone()).unwrap();
@@ -127,6 +135,11 @@ mod tests {
         let own = HeaderValue::from_static("Bearer of-the-function");
         assert_eq!(seen("Bearer of-the-function").await, Some(own));
         assert_eq!(seen("Bearer 0123456789abcdef").await, None);
+        // Claims of the provider and of another one. The node has no keys to check either.
+        let ours = "Bearer eyJhbGciOiJFZERTQSJ9.eyJpc3MiOiJodHRwczovL2xvZ2luLnRlc3QiLCJhdWQiOiJ3ZWlyIn0.AA";
+        let other = "Bearer eyJhbGciOiJFZERTQSJ9.eyJpc3MiOiJodHRwczovL290aGVyLnRlc3QiLCJhdWQiOiJ3ZWlyIn0.AA";
+        assert_eq!(seen(ours).await, None);
+        assert_eq!(seen(other).await, Some(HeaderValue::from_static(other)));
     }
 
     #[test]

@@ -126,7 +126,7 @@ impl QuotaConfig {
 pub(crate) struct Quotas {
     config: QuotaConfig,
     metrics: Arc<Metrics>,
-    /// The token file and the API keys bound the number of tenants.
+    /// The node's configuration bounds the number of tenants.
     tenants: RwLock<HashMap<TenantId, Arc<TenantUse>>>,
     started: Instant,
 }

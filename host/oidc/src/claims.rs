@@ -1,6 +1,8 @@
 //! What a token says of its holder.
 
 use crate::config::Settings;
+use jsonwebtoken::dangerous::insecure_decode_claims;
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use weir_types::TenantId;
@@ -19,6 +21,35 @@ pub struct OidcGrant {
     scopes: BTreeSet<Scope>,
 }
 
+/// The unverified part of a token that says for whom it is.
+#[derive(Deserialize)]
+struct Addressed {
+    iss: String,
+    aud: Audience,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Audience {
+    One(String),
+    Several(Vec<String>),
+}
+
+/// Checks whether a token claims to be of this issuer and for this audience, without its signature.
+/// Tokens of others are no reason to ask the provider for keys.
+pub(crate) fn check_addressed(token: &str, settings: &Settings) -> Result<(), &'static str> {
+    let claims = insecure_decode_claims::<Addressed>(token);
+    let Addressed { iss, aud } = claims.map_err(|_| "it has no claims iss and aud that can be read")?;
+    if iss != settings.issuer {
+        return Err("it is of another issuer");
+    }
+    let is_for_us = match aud {
+        Audience::One(audience) => audience == settings.audience,
+        Audience::Several(audiences) => audiences.contains(&settings.audience),
+    };
+    if is_for_us { Ok(()) } else { Err("it is for another audience") }
+}
+
 impl OidcGrant {
     /// Whether the token has `scope`.
     #[must_use]
@@ -31,7 +62,10 @@ impl OidcGrant {
         let text = |name: &str| claims.get(name).and_then(Value::as_str);
         let claim = &settings.tenant_claim;
         let tenant = text(claim).ok_or_else(|| format!("it has no claim {claim} with a tenant"))?;
-        let tenant = TenantId::new(tenant).map_err(|error| format!("its claim {claim}: {error}"))?;
+        let tenant = settings.tenants.iter().find(|known| known.as_str() == tenant);
+        let tenant = tenant
+            .ok_or_else(|| format!("its claim {claim} names no tenant of gateway.access.oidc.tenants"))?;
+        let tenant = tenant.clone();
         let subject = text("sub").filter(|subject| !subject.is_empty() && subject.len() <= SUBJECT_LEN_MAX);
         let subject = subject.ok_or("it has no claim sub, or a long one")?.to_owned();
         let scopes = match claims.get(&settings.scope_claim) {
@@ -56,6 +90,7 @@ mod tests {
         let settings = Settings {
             issuer: String::new(),
             audience: String::new(),
+            tenants: vec![TenantId::new("acme").unwrap()],
             tenant_claim: "weir_tenant".into(),
             scope_claim: scope_claim.into(),
             scope_prefix: "weir:".into(),
@@ -73,7 +108,8 @@ mod tests {
         assert_eq!(scopes("scope"), [Scope::Invoke]);
         assert_eq!(scopes("roles"), [Scope::Deploy, Scope::Read]);
         assert_eq!(scopes("none"), []);
-        let admin = grant(&json!({"sub": "u", "weir_tenant": "a", "scope": "weir:admin"}), "scope").unwrap();
+        let admin =
+            grant(&json!({"sub": "u", "weir_tenant": "acme", "scope": "weir:admin"}), "scope").unwrap();
         assert!(Scope::ALL.into_iter().all(|scope| admin.allows(scope)));
     }
 
@@ -82,7 +118,7 @@ mod tests {
         for (claims, expected) in [
             (json!({"sub": "u1"}), "no claim weir_tenant"),
             (json!({"sub": "u1", "weir_tenant": ["acme"]}), "no claim weir_tenant"),
-            (json!({"sub": "u1", "weir_tenant": "UPPER"}), "its claim weir_tenant: "),
+            (json!({"sub": "u1", "weir_tenant": "beta"}), "its claim weir_tenant names no tenant"),
             (json!({"weir_tenant": "acme"}), "no claim sub"),
             (json!({"weir_tenant": "acme", "sub": "x".repeat(256)}), "no claim sub"),
         ] {

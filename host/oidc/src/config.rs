@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use weir_types::TenantId;
 
 /// The OpenID Connect provider whose tokens the node accepts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -12,6 +13,9 @@ pub struct OidcConfig {
     pub issuer: Option<String>,
     /// The audience of tokens for this node: tokens need it in `aud`.
     pub audience: Option<String>,
+    /// Tenants that tokens may name. The list bounds the number of tenants, and keeps the provider
+    /// from inventing some.
+    pub tenants: Vec<TenantId>,
     /// Name of the claim with the tenant.
     pub tenant_claim: String,
     /// Name of the claim with the permissions: a text with spaces between them, or an array.
@@ -28,6 +32,7 @@ impl Default for OidcConfig {
         Self {
             issuer: None,
             audience: None,
+            tenants: Vec::new(),
             tenant_claim: "weir_tenant".to_owned(),
             scope_claim: "scope".to_owned(),
             scope_prefix: "weir:".to_owned(),
@@ -68,6 +73,7 @@ pub enum OidcConfigError {
 pub(crate) struct Settings {
     pub(crate) issuer: String,
     pub(crate) audience: String,
+    pub(crate) tenants: Vec<TenantId>,
     pub(crate) tenant_claim: String,
     pub(crate) scope_claim: String,
     pub(crate) scope_prefix: String,
@@ -82,7 +88,7 @@ impl OidcConfig {
 
     /// The settings; `None` if the node accepts no tokens of a provider.
     pub(crate) fn settings(&self) -> Result<Option<Settings>, OidcConfigError> {
-        let Self { issuer, audience, tenant_claim, scope_claim, scope_prefix, .. } = self;
+        let Self { issuer, audience, tenants, tenant_claim, scope_claim, scope_prefix, .. } = self;
         let (issuer, audience) = match (issuer, audience) {
             (None, None) => return Ok(None),
             (None, Some(_)) => return Err(OidcConfigError::Missing("issuer")),
@@ -99,9 +105,13 @@ impl OidcConfig {
                 return Err(OidcConfigError::Empty(key));
             }
         }
+        if tenants.is_empty() {
+            return Err(OidcConfigError::Empty("tenants"));
+        }
         Ok(Some(Settings {
             issuer,
             audience,
+            tenants: tenants.clone(),
             tenant_claim: tenant_claim.clone(),
             scope_claim: scope_claim.clone(),
             scope_prefix: scope_prefix.clone(),

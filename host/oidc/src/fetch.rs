@@ -43,8 +43,8 @@ impl ProviderClient {
             let authorities = reqwest::Certificate::from_pem_bundle(&pem).map_err(unusable)?;
             builder = builder.tls_certs_only(authorities);
         } else if config.issuer.as_deref().is_some_and(|issuer| issuer.starts_with("http:")) {
-            // A machine without authorities can still use plain HTTP.
-            builder = builder.tls_certs_only([]);
+            // A machine without authorities can still use plain HTTP. A proxy could replace the keys.
+            builder = builder.tls_certs_only([]).no_proxy();
         }
         builder.build().map(Self).map_err(unusable)
     }
@@ -68,7 +68,7 @@ impl KeySource for ProviderClient {
         if found.issuer != issuer {
             return Err(format!("{url} describes the issuer {:?}, not {issuer:?}", found.issuer));
         }
-        if !is_safe_document(&found.jwks_uri) {
+        if !is_safe_document(&found.jwks_uri, issuer) {
             return Err(format!("{url} has an unsafe address of its keys: {:?}", found.jwks_uri));
         }
         let keys = self.document(&found.jwks_uri).await?;
@@ -76,9 +76,10 @@ impl KeySource for ProviderClient {
     }
 }
 
-/// Whether an address of keys is safe. It may have a query.
-fn is_safe_document(url: &str) -> bool {
-    is_safe(url.split_once('?').map_or(url, |(base, _)| base))
+/// Whether the address of the keys of `issuer` is as safe as the issuer. It may have a query.
+fn is_safe_document(url: &str, issuer: &str) -> bool {
+    let is_as_safe = url.starts_with("https:") || issuer.starts_with("http:");
+    is_as_safe && is_safe(url.split_once('?').map_or(url, |(base, _)| base))
 }
 
 fn with_causes(error: &dyn Error) -> String {

@@ -27,14 +27,17 @@ struct KeySet {
 }
 
 impl ProviderKeys {
-    /// Reads a JSON Web Key Set.
+    /// Reads a JSON Web Key Set. A set without usable keys is valid: the provider has withdrawn them.
     pub(crate) fn parse(text: &[u8]) -> Result<Self, String> {
         let set: KeySet = serde_json::from_slice(text).map_err(|error| format!("no key set: {error}"))?;
         if set.keys.len() > KEYS_MAX {
             return Err(format!("{} keys, at most {KEYS_MAX} are accepted", set.keys.len()));
         }
-        let keys: Vec<_> = set.keys.into_iter().filter_map(ProviderKey::usable).collect();
-        if keys.is_empty() { Err("no usable key".into()) } else { Ok(Self(keys)) }
+        Ok(Self(set.keys.into_iter().filter_map(ProviderKey::usable).collect()))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// The key that a token names by `id`. A token may omit the name if there is one key.
@@ -120,8 +123,8 @@ mod tests {
         let only = parse(&json!([{"kty": "OKP", "crv": "Ed25519", "x": "AAAA"}])).unwrap();
         assert!(only.find(None).is_some());
         let many = Value::Array(vec![json!({"kty": "new"}); KEYS_MAX + 1]);
-        for (keys, expected) in [(json!([]), "no usable key"), (json!(7), "no key set"), (many, "at most 64")]
-        {
+        assert!(parse(&json!([])).unwrap().is_empty());
+        for (keys, expected) in [(json!(7), "no key set"), (many, "at most 64")] {
             let error = parse(&keys).map(|_| ()).unwrap_err();
             assert!(error.contains(expected), "{error}");
         }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinHandle;
+use weir_types::TenantId;
 
 const ISSUER: &str = "https://login.test/realms/weir";
 
@@ -92,6 +93,7 @@ impl Fixture {
         let config = OidcConfig {
             issuer: Some(ISSUER.into()),
             audience: Some("weir".into()),
+            tenants: vec![TenantId::new("acme").unwrap()],
             ..OidcConfig::default()
         };
         let provider = Provider::new(&config).unwrap().unwrap();
@@ -159,9 +161,9 @@ async fn invalid_tokens_are_refused_with_the_reason() {
         (json!({"nbf": now_s() + 90}), "it is not valid yet"),
         (json!({"nbf": "tomorrow"}), "its claim nbf has a wrong form"),
         (json!({"iss": "https://evil.test"}), "it is of another issuer"),
-        (json!({"iss": null}), "it has no claim iss"),
+        (json!({"iss": null}), "it has no claims iss and aud that can be read"),
         (json!({"aud": "other"}), "it is for another audience"),
-        (json!({"aud": null}), "it has no claim aud"),
+        (json!({"aud": null}), "it has no claims iss and aud that can be read"),
         (json!({"sub": null}), "it has no claim sub"),
         (json!({"weir_tenant": null}), "it has no claim weir_tenant with a tenant"),
     ] {
@@ -207,10 +209,62 @@ async fn a_new_key_is_fetched_when_a_token_has_it() {
     assert_eq!(fixture.fetches(), 2);
     assert!(fixture.verify(&old.sign(&valid)).await.is_err(), "the provider withdrew it");
     // Tokens with unknown keys do not make the node ask again at once.
+    let unknown = Signer::new("c").sign(&valid);
     for _ in 0..10 {
-        assert!(fixture.verify(&Signer::new("c").sign(&valid)).await.is_err());
+        assert!(matches!(fixture.provider.verify(&unknown).await, Err(OidcError::NewKey)));
     }
     assert_eq!(fixture.fetches(), 2);
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert!(fixture.verify(&unknown).await.unwrap_err().ends_with("the provider has no such key"));
+    assert_eq!(fixture.fetches(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn tokens_of_others_cause_no_fetch_and_no_wait() {
+    let [ours, other] = [Signer::new("a"), Signer::new("b")];
+    let fixture = Fixture::new(vec![ours.public()]);
+    assert!(fixture.verify(&ours.sign(&claims(&json!({})))).await.is_ok());
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let began = tokio::time::Instant::now();
+    for claim in [json!({"iss": "https://other.test"}), json!({"aud": "other"})] {
+        let token = other.sign(&claims(&claim));
+        assert!(!fixture.provider.is_addressed(&token));
+        assert!(fixture.verify(&token).await.is_err());
+    }
+    assert_eq!((fixture.fetches(), began.elapsed()), (1, Duration::ZERO));
+    assert!(fixture.provider.is_addressed(&other.sign(&claims(&json!({})))), "whatever its signature");
+}
+
+#[tokio::test]
+async fn extensions_and_other_types_of_tokens_are_refused() {
+    let signer = Signer::new("a");
+    let fixture = Fixture::new(vec![signer.public()]);
+    let valid = claims(&json!({}));
+    for (extra, expected) in [
+        (json!({"typ": "at+jwt"}), None),
+        (json!({"typ": "application/at+JWT"}), None),
+        (json!({"typ": "dpop+jwt"}), Some("it is not an access token (typ)")),
+        (json!({"crit": ["b64"]}), Some("(crit)")),
+    ] {
+        let mut header = json!({"alg": "EdDSA", "kid": "a"});
+        header.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        let result = fixture.verify(&signer.sign_with(&header, &valid)).await;
+        match expected {
+            None => assert!(result.is_ok(), "{extra}: {result:?}"),
+            Some(expected) => assert!(result.unwrap_err().ends_with(expected), "{extra}"),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn empty_key_set_withdraws_the_keys() {
+    let signer = Signer::new("a");
+    let fixture = Fixture::new(vec![signer.public()]);
+    let token = signer.sign(&claims(&json!({})));
+    assert!(fixture.verify(&token).await.is_ok());
+    *fixture.source.keys.lock() = Ok(Vec::new());
+    tokio::time::sleep(Duration::from_secs(3_700)).await;
+    assert!(fixture.verify(&token).await.is_err());
 }
 
 #[tokio::test(start_paused = true)]
@@ -238,6 +292,23 @@ async fn keys_outlast_a_provider_that_is_down() {
     tokio::time::sleep(Duration::from_secs(7_200)).await;
     let token = signer.sign(&claims(&json!({"exp": now_s() + 10_000})));
     assert!(fixture.verify(&token).await.is_ok());
+    // The provider may have withdrawn them since.
+    tokio::time::sleep(Duration::from_secs(24 * 3_600)).await;
+    assert!(matches!(fixture.provider.verify(&token).await, Err(OidcError::NoKeys)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn provider_that_returns_is_asked_at_the_next_token() {
+    let signer = Signer::new("a");
+    let fixture = Fixture::new(Vec::new());
+    *fixture.source.keys.lock() = Err("refused".into());
+    // By now, the node asks once a minute.
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    *fixture.source.keys.lock() = Ok(vec![signer.public()]);
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    let began = tokio::time::Instant::now();
+    assert!(fixture.verify(&signer.sign(&claims(&json!({})))).await.is_ok());
+    assert!(began.elapsed() < Duration::from_secs(1));
 }
 
 #[test]
@@ -246,6 +317,7 @@ fn incomplete_or_unsafe_configurations_are_refused() {
         let config = OidcConfig {
             issuer: issuer.map(Into::into),
             audience: audience.map(Into::into),
+            tenants: vec![TenantId::new("acme").unwrap()],
             ..OidcConfig::default()
         };
         Provider::new(&config).map(|provider| provider.is_some()).map_err(|error| error.to_string())

@@ -33,7 +33,7 @@ pub struct Connector {
     resolver: Box<dyn Resolve>,
     resolve_time_max: Duration,
     tenant_resolves_max: usize,
-    /// Permits of lookups. The token file bounds the number of tenants.
+    /// Permits of lookups. The node's configuration bounds the number of tenants.
     resolving: Mutex<HashMap<TenantId, Arc<Semaphore>>>,
     tls: TlsConnector,
     metrics: Arc<Metrics>,

@@ -19,7 +19,7 @@ pub struct GuestMemory {
     /// The limit of a tenant.
     tenant_bytes_max: Box<dyn Fn(&TenantId) -> u64 + Send + Sync>,
     metrics: Arc<Metrics>,
-    /// The token file and the API keys bound the number of tenants.
+    /// The node's configuration bounds the number of tenants.
     tenants: RwLock<HashMap<TenantId, TenantMemory>>,
 }
 

@@ -31,7 +31,7 @@ pub struct AccessMetrics {
     pub failed: Counter,
     /// Events of the audit log that were not written.
     pub audit_lost: Counter,
-    /// Requests over a quota. The token file and the API keys bound the number of tenants.
+    /// Requests over a quota. The node's configuration bounds the number of tenants.
     over_quota: Family<QuotaLabels, Counter>,
 }
 

@@ -53,7 +53,7 @@ impl AnswerScope {
     }
 }
 
-/// Series of answers. The token file bounds the number of tenants.
+/// Series of answers. The node's configuration bounds the number of tenants.
 pub struct AnswerMetrics {
     /// Memory of answers that clients have not taken yet.
     pub bytes: Gauge,

@@ -19,7 +19,7 @@ struct AttemptLabels {
     outcome: &'static str,
 }
 
-/// Series of asynchronous invocations. The token file bounds the number of tenants.
+/// Series of asynchronous invocations. The node's configuration bounds the number of tenants.
 pub struct AsyncMetrics {
     accepted: Family<AsynchronousLabels, Counter>,
     attempts: Family<AsynchronousLabels, Counter>,

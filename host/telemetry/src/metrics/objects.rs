@@ -19,7 +19,7 @@ struct Read {
     from: &'static str,
 }
 
-/// Series of named objects. The token file bounds the number of tenants.
+/// Series of named objects. The node's configuration bounds the number of tenants.
 pub struct ObjectMetrics {
     puts: Family<ObjectLabels, Counter>,
     gets: Family<Read, Counter>,

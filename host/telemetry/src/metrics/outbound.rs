@@ -12,7 +12,7 @@ struct OutboundLabels {
     reason: &'static str,
 }
 
-/// Series of outbound requests. The token file bounds the number of tenants.
+/// Series of outbound requests. The node's configuration bounds the number of tenants.
 pub struct OutboundMetrics {
     refused: Family<OutboundLabels, Counter>,
 }

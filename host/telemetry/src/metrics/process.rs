@@ -43,7 +43,7 @@ pub enum GuestMemoryScope {
     Node,
 }
 
-/// Series of the linear memory of guests. The token file and the API keys bound the number of
+/// Series of the linear memory of guests. The node's configuration bounds the number of
 /// tenants.
 pub struct GuestMemoryMetrics {
     /// Linear memory of all instances.

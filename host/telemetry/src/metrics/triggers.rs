@@ -14,7 +14,7 @@ struct TickLabels {
     outcome: &'static str,
 }
 
-/// Series of triggers. The token file bounds the number of tenants.
+/// Series of triggers. The node's configuration bounds the number of tenants.
 pub struct TriggerMetrics {
     /// Triggers that are not paused, of all tenants.
     pub enabled: Gauge,
