@@ -64,7 +64,7 @@ def test_streams_logs_and_events(weir_node: Node) -> None:
             async for part in response.iter_bytes():
                 assert set(part) == {ord("x")}
                 break
-        assert await weir.functions.logs("async-slow") == []
+        assert await weir.functions.logs("async-events") == []
 
         async def next_removal() -> str:
             async for event in weir.follow_events(kinds=["removed"], name="async-slow"):

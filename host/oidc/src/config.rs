@@ -119,7 +119,7 @@ impl OidcConfig {
     }
 }
 
-/// Whether nobody between the node and the provider can replace what the URL returns.
+/// Whether no third party between the node and the provider can replace the answer at the URL.
 pub(crate) fn is_safe(url: &str) -> bool {
     let Ok(parsed) = reqwest::Url::parse(url) else { return false };
     let is_loopback = match parsed.host_str() {

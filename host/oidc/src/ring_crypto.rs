@@ -31,7 +31,7 @@ struct RingVerifier {
 
 impl Verifier<Vec<u8>> for RingVerifier {
     fn verify(&self, message: &[u8], signature: &Vec<u8>) -> Result<(), Error> {
-        let checked = match (Scheme::of(self.algorithm), self.key.kind()) {
+        let checked = match (Scheme::for_algorithm(self.algorithm), self.key.kind()) {
             (Some(Scheme::Rsa(scheme)), DecodingKeyKind::RsaModulusExponent { n, e }) => {
                 RsaPublicKeyComponents { n, e }.verify(scheme, message, signature)
             }
@@ -58,7 +58,7 @@ enum Scheme {
 
 impl Scheme {
     /// `None` for algorithms with shared secrets.
-    fn of(algorithm: Algorithm) -> Option<Self> {
+    fn for_algorithm(algorithm: Algorithm) -> Option<Self> {
         Some(match algorithm {
             Algorithm::RS256 => Self::Rsa(&RSA_PKCS1_2048_8192_SHA256),
             Algorithm::RS384 => Self::Rsa(&RSA_PKCS1_2048_8192_SHA384),
