@@ -56,7 +56,7 @@ pub(crate) struct NodeArgs {
     #[arg(long, value_name = "HOST:PORT", env = "WEIR_ADVERTISE")]
     advertise: Option<String>,
     /// Any other setting of [node]; may be repeated
-    #[arg(long = "set", value_name = "KEY=VALUE", env = "WEIR_SET", value_delimiter = ',')]
+    #[arg(long = "set", value_name = "KEY=VALUE", env = "WEIR_SET")]
     set: Vec<String>,
 }
 
@@ -115,13 +115,14 @@ impl NodeArgs {
     }
 }
 
-/// Applies `settings` such as `sandbox.limit_caps.memory_bytes=1` to `config`.
+/// Applies `settings` such as `sandbox.limit_caps.memory_bytes=1` to `config`. Each may be several,
+/// with commas between them.
 fn with_settings(config: NodeConfig, settings: &[String]) -> Result<NodeConfig> {
     if settings.is_empty() {
         return Ok(config);
     }
     let mut table = Table::try_from(&config)?;
-    for setting in settings {
+    for setting in settings.iter().flat_map(|settings| split(settings)) {
         let wrong = |why: &str| {
             Problem::usage(format!("--set {setting}: {why}"))
                 .hint("`weir config` shows every setting of [node] and its value")
@@ -133,6 +134,23 @@ fn with_settings(config: NodeConfig, settings: &[String]) -> Result<NodeConfig> 
         table.clone().try_into::<NodeConfig>().map_err(|error| wrong(error.message()))?;
     }
     Ok(table.try_into()?)
+}
+
+/// Splits settings at the commas that are not inside a list, a table or a string.
+fn split(text: &str) -> Vec<&str> {
+    let mut depth = 0_usize;
+    let mut quote = None;
+    text.split(|letter: char| {
+        match letter {
+            _ if quote.is_some() => quote = quote.filter(|quote| *quote != letter),
+            '"' | '\'' => quote = Some(letter),
+            '[' | '{' => depth += 1,
+            ']' | '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        letter == ',' && depth == 0 && quote.is_none()
+    })
+    .collect()
 }
 
 /// Parses TOML, or takes the text as a string: `models.backend=fake` needs no quotes.
@@ -183,6 +201,15 @@ mod tests {
         let args = NodeArgs { set, ..NodeArgs::default() };
         let config = args.config(Some(&file)).unwrap();
         assert_eq!((config.gateway.threads, config.models.backend), (5, weir_host::BackendKind::Fake));
+    }
+
+    #[test]
+    fn lists_of_a_setting_are_not_split() {
+        let text = "gateway.threads=3,gateway.access.pages.hosts=[\"a,b\", 'c'],data=x";
+        assert_eq!(split(text), ["gateway.threads=3", "gateway.access.pages.hosts=[\"a,b\", 'c']", "data=x"]);
+        let args = NodeArgs { set: vec![text.into()], ..NodeArgs::default() };
+        let config = args.config(None).unwrap();
+        assert_eq!((config.gateway.threads, config.gateway.access.pages.hosts.len()), (3, 2));
     }
 
     #[test]
