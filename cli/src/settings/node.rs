@@ -136,7 +136,8 @@ fn with_settings(config: NodeConfig, settings: &[String]) -> Result<NodeConfig> 
     Ok(table.try_into()?)
 }
 
-/// Splits settings at the commas that are not inside a list, a table or a string.
+/// Splits settings at the commas that are not inside a list, a table or a string. An empty text, such
+/// as that of an empty variable, has no setting.
 fn split(text: &str) -> Vec<&str> {
     let mut depth = 0_usize;
     let mut quote = None;
@@ -150,6 +151,7 @@ fn split(text: &str) -> Vec<&str> {
         }
         letter == ',' && depth == 0 && quote.is_none()
     })
+    .filter(|setting| !setting.trim().is_empty())
     .collect()
 }
 
@@ -207,7 +209,8 @@ mod tests {
     fn lists_of_a_setting_are_not_split() {
         let text = "gateway.threads=3,gateway.access.pages.hosts=[\"a,b\", 'c'],data=x";
         assert_eq!(split(text), ["gateway.threads=3", "gateway.access.pages.hosts=[\"a,b\", 'c']", "data=x"]);
-        let args = NodeArgs { set: vec![text.into()], ..NodeArgs::default() };
+        assert!(split("").is_empty() && split("a=1,") == ["a=1"]);
+        let args = NodeArgs { set: vec![text.into(), String::new()], ..NodeArgs::default() };
         let config = args.config(None).unwrap();
         assert_eq!((config.gateway.threads, config.gateway.access.pages.hosts.len()), (3, 2));
     }
