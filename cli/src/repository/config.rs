@@ -141,7 +141,7 @@ impl RepositoryConfig {
             match &*field.name {
                 "preferred_batch_size" => self.manifest.batching.preferred_sizes.push(field.number()?),
                 "max_queue_delay_microseconds" => {
-                    self.manifest.batching.queue_delay_us_max = field.number()?
+                    self.manifest.batching.queue_delay_us_max = field.number()?;
                 }
                 name => {
                     self.without_effect.insert(format!("dynamic_batching.{name}"));

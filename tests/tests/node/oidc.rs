@@ -106,7 +106,7 @@ async fn token_of_a_provider_has_its_tenant_and_scopes() {
     assert_eq!(deployed.status, 200, "{}", deployed.text());
     let invoke = provider.token(&json!({}));
     let answer = send(&node, Method::GET, "/fn/hello/x", &invoke).await;
-    assert_eq!((answer.status, &*answer.text()), (200, "hello, x\n"));
+    assert_eq!((answer.status, answer.text()), (200, "hello, x\n"));
     // What the token does not permit.
     let refused = send(&node, Method::GET, "/v1/functions", &invoke).await.refusal();
     assert_eq!(refused.status, 403);
