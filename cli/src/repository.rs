@@ -2,7 +2,7 @@
 //!
 //! A repository has a folder for each model, which has a folder for each version, `1/`, `2/` and so
 //! on, and a `config.pbtxt`, which is optional ([`folder`]). [`config`] reads that file, in
-//! protobuf's text format ([`text_format`]), and [`sync`] pushes what a node does not have.
+//! protobuf's text format ([`text_format`]), and [`sync`] pushes the versions that a node lacks.
 //! `docs/guides/model-repository.md` describes the supported settings.
 
 mod config;

@@ -13,7 +13,7 @@ use crate::process::{self, ProcessFailure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the system calls a full disk, in the output of every package manager.
+/// Message of the operating system about a full disk, which package managers print.
 const DISK_FULL: &str = "No space left on device";
 
 /// Error of a package installation.

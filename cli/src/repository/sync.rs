@@ -10,7 +10,7 @@ use crate::output::OutputSettings;
 use crate::uploads::{ModelUpload, manifest_fields};
 use anyhow::Result;
 use serde::Serialize;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,7 +35,8 @@ pub(crate) struct RepositorySync {
 /// A model whose files were read.
 struct Settled {
     fingerprint: u64,
-    name: Option<Name>,
+    /// Name and versions on the node; `None` if the folder has no usable model.
+    on_node: Option<(Name, BTreeSet<Version>)>,
     synced: SyncedModel,
 }
 
@@ -99,8 +100,9 @@ impl RepositorySync {
         Ok(models.into_iter().map(|model| (model.name.clone(), model.state())).collect())
     }
 
-    /// Pushes what the node does not have. Models that cannot be pushed are in the report and do not
-    /// prevent the others. Does not read files again that have not changed since the last run.
+    /// Pushes the versions that the node lacks. The report has the errors of models that cannot be
+    /// pushed; the other models are pushed nevertheless. Does not read a model again while neither its
+    /// files nor its versions on the node change.
     ///
     /// # Errors
     /// The repository cannot be read, or the node cannot be asked for its models.
@@ -122,12 +124,12 @@ impl RepositorySync {
                 report.models.push(settled.synced.clone());
                 continue;
             }
-            let (name, mut synced) = self.sync(&folder, &on_node);
+            let (on_node, mut synced) = self.sync(&folder, &on_node);
             if !synced.pushed.is_empty() && folder.state().fingerprint != before {
                 let text = "its files changed while they were sent, so the node may have a mixture: `weir models rm` removes the version";
                 synced.errors.push(text.to_owned());
             } else if !synced.is_transient {
-                let settled = Settled { fingerprint: before, name, synced: synced.settled() };
+                let settled = Settled { fingerprint: before, on_node, synced: synced.settled() };
                 self.settled.insert(folder.name, settled);
             }
             report.models.push(synced);
@@ -135,8 +137,13 @@ impl RepositorySync {
         Ok(report)
     }
 
-    /// Pushes the missing versions of a model, the lowest first, and compares the others.
-    fn sync(&self, folder: &ModelFolder, on_node: &BTreeMap<Name, Model>) -> (Option<Name>, SyncedModel) {
+    /// Pushes the missing versions of a model, the lowest first, and compares the others. Also returns
+    /// the versions that the node has then.
+    fn sync(
+        &self,
+        folder: &ModelFolder,
+        on_node: &BTreeMap<Name, Model>,
+    ) -> (Option<(Name, BTreeSet<Version>)>, SyncedModel) {
         let mut synced = SyncedModel { name: folder.name.clone(), ..SyncedModel::default() };
         let model = match folder.read() {
             Ok(model) => model,
@@ -149,6 +156,7 @@ impl RepositorySync {
         synced.errors.clone_from(&model.faults);
         let on_node = on_node.get(&model.name);
         let known = on_node.map(|model| &*model.versions).unwrap_or_default();
+        let mut now: BTreeSet<Version> = known.iter().copied().collect();
         for (&version, file) in &model.versions {
             let version = Version(version);
             if self.stop.load(Ordering::Relaxed) {
@@ -163,7 +171,11 @@ impl RepositorySync {
                 synced.not_kept.push(version);
             } else {
                 match self.push(&model, version, file) {
-                    Ok(pushed) => synced.note_push(version, &pushed.removed_versions),
+                    Ok(pushed) => {
+                        now.insert(version);
+                        now.retain(|version| !pushed.removed_versions.contains(version));
+                        synced.note_push(version, &pushed.removed_versions);
+                    }
                     Err(error) => synced.fail(version, &error),
                 }
             }
@@ -171,7 +183,7 @@ impl RepositorySync {
         let newest = model.versions.keys().next_back().copied().map(Version);
         let active = on_node.map(|on_node| on_node.active.version);
         synced.newer_active = active.filter(|active| newest.is_some_and(|newest| *active > newest));
-        (Some(model.name), synced)
+        (Some((model.name, now)), synced)
     }
 
     fn push(&self, model: &RepositoryModel, version: Version, file: &Path) -> Result<ModelPushed> {
@@ -224,11 +236,12 @@ impl RepositorySync {
 }
 
 impl Settled {
-    /// Whether the node still has the versions that it had.
+    /// Whether the node has the same versions as after the last run.
     fn is_on(&self, on_node: &BTreeMap<Name, Model>) -> bool {
-        let versions = &self.synced.unchanged;
-        let known = self.name.as_ref().and_then(|name| on_node.get(name)).map(|model| &*model.versions);
-        versions.iter().all(|version| known.is_some_and(|known| known.contains(version)))
+        self.on_node.as_ref().is_none_or(|(name, versions)| {
+            let now = on_node.get(name).map(|model| &*model.versions).unwrap_or_default();
+            now.iter().eq(versions)
+        })
     }
 }
 

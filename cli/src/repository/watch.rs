@@ -108,7 +108,7 @@ fn watch(mut sync: RepositorySync, stop: &Stop) {
     }
 }
 
-/// Prints the results of synchronisations, without what was printed before.
+/// Prints the results of synchronisations. An error of the last result is not printed again.
 struct Reporter {
     output: OutputSettings,
     /// Errors of the last result.

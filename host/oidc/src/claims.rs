@@ -1,4 +1,4 @@
-//! What a token says of its holder.
+//! Claims of a token: its tenant, subject and scopes.
 
 use crate::config::Settings;
 use jsonwebtoken::dangerous::insecure_decode_claims;

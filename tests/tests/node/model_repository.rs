@@ -177,6 +177,28 @@ async fn node_serves_its_repository_and_new_versions() {
     assert_eq!(later.active.version, Version(7));
 }
 
+/// The report of a changed version advises to remove the version from the node.
+#[tokio::test]
+async fn removed_version_is_pushed_again_by_a_node_that_watches() {
+    let repository = Repository::new();
+    repository.write("m/1/model.onnx", fake_model(1.0));
+    let builder = TestNode::builder().set("models.backend", "fake");
+    let node = builder.argument("--model-repository").argument(repository.path()).start().await;
+    let digest = async || model(&node, "m").await.map(|model| model.active.digest);
+    eventually("the model of the repository", digest).await;
+    let changed = fake_model(2.0);
+    repository.write("m/1/model.onnx", &changed);
+    eventually("the error about the changed version", async || {
+        node.log().contains("the node has another file for it").then_some(())
+    })
+    .await;
+    node.send(node.request(reqwest::Method::DELETE, "/v1/models/m/versions/1")).await.ok();
+    let pushed = weir_types::ContentHash::from_content(changed.as_bytes());
+    // Any change makes the node look again at once.
+    repository.write("other/1/model.onnx", fake_model(3.0));
+    eventually("the changed version", async || digest().await.filter(|now| *now == pushed)).await;
+}
+
 #[tokio::test]
 async fn missing_repository_is_a_usage_error() {
     let builder = TestNode::builder();

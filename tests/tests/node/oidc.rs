@@ -107,7 +107,7 @@ async fn token_of_a_provider_has_its_tenant_and_scopes() {
     let invoke = provider.token(&json!({}));
     let answer = send(&node, Method::GET, "/fn/hello/x", &invoke).await;
     assert_eq!((answer.status, answer.text()), (200, "hello, x\n"));
-    // What the token does not permit.
+    // A request outside the scopes of the token.
     let refused = send(&node, Method::GET, "/v1/functions", &invoke).await.refusal();
     assert_eq!(refused.status, 403);
     assert!(refused.text.contains("the token of jane@example lacks the scope read"), "{}", refused.text);
