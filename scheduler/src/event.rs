@@ -228,6 +228,53 @@ pub struct Arrival {
     /// code start at any time of its life.
     #[serde(default, skip_serializing_if = "is_alone")]
     pub batch_items_max: u32,
+    /// The steps of a workflow, each after the steps that it waits for. If the workflow has an SLO
+    /// and cannot be admitted as a whole, its steps are placed separately:
+    /// [`Action::Reserved`](crate::Action::Reserved). Empty for all other invocations.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<PlannedStep>,
+}
+
+/// A step of a workflow. It arrives as an invocation of its own when its inputs exist.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedStep {
+    /// The id with which the step will arrive.
+    pub invocation: InvocationId,
+    /// The function, model or workflow that the step runs.
+    pub function: FunctionId,
+    /// The models that the step may open; none for a step that uses no device.
+    pub models: Vec<ModelDemand>,
+    /// The indexes of the steps that end before this step starts, all before its own.
+    pub after: Vec<u32>,
+    /// Expected items that the step works on.
+    pub batch: u32,
+    /// Run time with all models in memory by kind of device, if the caller knows it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub run_times_ns: Vec<(DeviceKind, u64)>,
+}
+
+impl PlannedStep {
+    /// Maximum number of steps of a workflow that get reservations. The steps of larger workflows
+    /// are placed without reservations.
+    pub const STEPS_MAX: usize = 64;
+
+    /// The arrival of the step, as far as it is known before its inputs exist.
+    pub(crate) fn arrival(&self, deadline_at_ns: u64, priority: u32) -> Arrival {
+        Arrival {
+            invocation: self.invocation,
+            function: self.function.clone(),
+            models: self.models.clone(),
+            deadline_at_ns,
+            priority,
+            batch: self.batch,
+            run_time_ns: None,
+            run_times_ns: self.run_times_ns.clone(),
+            slo: None,
+            inputs: Vec::new(),
+            batch_items_max: 1,
+            steps: Vec::new(),
+        }
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

@@ -45,7 +45,9 @@ impl PlacementRecord {
                 why: Why { estimate: *estimate, alternatives: alternatives.clone(), queued_ns: 0 },
                 outcome: None,
             }),
-            Action::Load { .. } | Action::Release { .. } | Action::WakeAt(_) => None,
+            Action::Reserved { .. } | Action::Load { .. } | Action::Release { .. } | Action::WakeAt(_) => {
+                None
+            }
         }
     }
 }

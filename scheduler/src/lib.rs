@@ -16,7 +16,7 @@
 mod event;
 pub use event::{
     Arrival, DeviceKind, DeviceRule, DeviceSpec, DeviceUse, Event, InputsOn, MeasuredTransfer, ModelDemand,
-    Part, PartId, RequiredModel, UnknownDeviceRule,
+    Part, PartId, PlannedStep, RequiredModel, UnknownDeviceRule,
 };
 
 mod action;

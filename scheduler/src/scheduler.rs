@@ -4,13 +4,14 @@ mod events;
 mod pause;
 mod plain;
 mod required;
+mod separate;
 mod waiting;
 
 use crate::slo::{AdmissionQueue, Refused};
 use crate::view::together_bytes;
 use crate::{
-    Action, Alternative, Arrival, DeviceView, Event, Network, PlacementDecision, PlacementRequest, Policy,
-    PolicyKind, PolicyOptions, Rejection, Slo, SloSettings, TenantLimits, View, Why,
+    Action, Alternative, Arrival, DeviceView, Event, Network, PlacementDecision, PlacementRequest,
+    PlannedStep, Policy, PolicyKind, PolicyOptions, Rejection, Slo, SloSettings, TenantLimits, View, Why,
 };
 use plain::Plain;
 use required::RequiredCopies;
@@ -187,7 +188,7 @@ impl Scheduler {
             }
         };
         if self.has_slos {
-            self.admission.settle(self.now_ns, &mut self.view);
+            self.settle_admission();
         }
         // Expected completions need no replanning.
         if newcomer.is_some() || woken || expired || freed != self.view.freed() {
@@ -286,7 +287,7 @@ impl Scheduler {
             self.admission.watch(request.invocation, self.now_ns);
             self.queue(request);
         }
-        self.admission.settle(self.now_ns, &mut self.view);
+        self.settle_admission();
     }
 
     /// Queues an arrival, or rejects it if it can never run.
@@ -301,12 +302,18 @@ impl Scheduler {
             self.drop_repeated_models(&mut arrival);
         }
         let request = self.view.resolve(&arrival, self.now_ns);
+        let is_admitted = request.slo != Slo::NONE && self.admission.is_on() && !request.models.is_empty();
         let rejection = if !self.could_fit(&request) {
+            if is_admitted && self.reserve_unfit(&request, &arrival.steps, actions) {
+                return None;
+            }
             Rejection::NoCapacity
         } else if deadline_at_ns <= self.now_ns {
             Rejection::Deadline
-        } else if request.slo != Slo::NONE && self.admission.is_on() && !request.models.is_empty() {
-            return self.admit(request, actions);
+        } else if let Some(slo) = self.admission.take_expected(invocation) {
+            return Some(self.step_arrived(PlacementRequest { slo, ..request }));
+        } else if is_admitted {
+            return self.admit(request, &arrival.steps, actions);
         } else {
             self.has_slos |= request.slo != Slo::NONE;
             self.waits(&request);
@@ -321,20 +328,30 @@ impl Scheduler {
     }
 
     /// Admits an invocation with an SLO, or rejects it.
-    fn admit(&mut self, request: PlacementRequest, actions: &mut Vec<Action>) -> Option<InvocationId> {
-        self.has_slos = true;
-        if !self.admission.is_used() {
-            for (invocation, waits) in &self.waiting {
-                self.admission.watch(*invocation, waits.arrived_at_ns);
-            }
-        }
+    fn admit(
+        &mut self,
+        request: PlacementRequest,
+        steps: &[PlannedStep],
+        actions: &mut Vec<Action>,
+    ) -> Option<InvocationId> {
+        self.use_admission();
         let invocation = request.invocation;
         self.waits(&request);
         match self.admission.admit(self.now_ns, &self.view, request) {
             Ok(()) => Some(invocation),
             Err(refused) => {
-                self.refuse(*refused, actions);
+                self.reserve_or_refuse(*refused, steps, actions);
                 None
+            }
+        }
+    }
+
+    /// Tracks the invocations that already wait when the first invocation with an SLO arrives.
+    fn use_admission(&mut self) {
+        self.has_slos = true;
+        if !self.admission.is_used() {
+            for (invocation, waits) in &self.waiting {
+                self.admission.watch(*invocation, waits.arrived_at_ns);
             }
         }
     }
@@ -368,7 +385,10 @@ impl Scheduler {
 
     /// Whether an invocation waits or runs.
     fn is_known(&self, invocation: InvocationId) -> bool {
-        self.waiting.contains_key(&invocation) || self.view.is_running(invocation) || self.is_held(invocation)
+        self.waiting.contains_key(&invocation)
+            || self.view.is_running(invocation)
+            || self.is_held(invocation)
+            || self.admission.has_workflow(invocation)
     }
 
     fn drop_repeated_models(&mut self, arrival: &mut Arrival) {
@@ -454,6 +474,7 @@ impl Scheduler {
         let impatient_at_ns = self.admission.impatient_at_ns(self.now_ns).filter(|_| self.has_slos);
         let lapse_at_ns = self.view.lapse_at_ns().filter(|_| !self.waiting.is_empty());
         let others = self.view.tenants().wake_at_ns().into_iter().chain(impatient_at_ns).chain(lapse_at_ns);
+        let others = others.chain(self.admission.reservation_at_ns());
         let others = others.chain(self.required.place_at_ns().filter(|_| self.held.is_none()));
         let Some(first_ns) = deadline_at_ns.into_iter().chain(others).min() else {
             return;

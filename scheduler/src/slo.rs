@@ -30,6 +30,8 @@
 //!    admitted invocation that also ends in time on another device.
 //! 7. *Late invocations.* An admitted invocation that would end late when its turn comes continues
 //!    as one without an SLO, if others wait after it.
+//! 8. *Separate steps.* A workflow that cannot be admitted as a whole gets a reservation for each
+//!    step, on any device and after the steps that it waits for (`admission/reservations.rs`).
 //!
 //! Slots take invocations in a fixed order, so an invocation that ends early, is cancelled or
 //! leaves never delays later invocations. An admitted invocation misses its SLO only if a run or
@@ -41,7 +43,7 @@ pub use front::{Front, FrontError, FrontStep, PlacementOffer, Quote, StepPlaceme
 mod timetable;
 
 mod admission;
-pub(crate) use admission::{AdmissionQueue, Refused};
+pub(crate) use admission::{AdmissionQueue, Refused, SeparateStep};
 
 use crate::DeviceKind;
 use serde::{Deserialize, Serialize};

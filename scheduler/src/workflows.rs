@@ -5,7 +5,8 @@
 //! [`WorkflowEvent`]s to [`WorkflowAction`]s, without a clock or I/O, like the
 //! [`Scheduler`](crate::Scheduler) does for invocations.
 //!
-//! [`WorkflowAdmission`] is Weir's policy. Its rules:
+//! [`WorkflowPolicyKind::Node`] is the scheduler of a node, which prefers to run a workflow as a whole.
+//! [`WorkflowAdmission`] plans the steps of every workflow separately. Its rules:
 //!
 //! 1. *Plan.* On arrival, every step gets a reservation: a time on a device that no other
 //!    reservation overlaps, after the reservations of the steps that it waits for. The
@@ -46,6 +47,8 @@ pub use first_come::FirstComeWorkflows;
 mod clockwork;
 pub use clockwork::ClockworkWorkflows;
 
+mod node;
+
 mod kind;
 pub use kind::{UnknownWorkflowPolicy, WorkflowPolicyKind};
 
@@ -58,6 +61,11 @@ pub trait WorkflowPolicy {
     /// Processes `event`, which happened at `now_ns`, and appends the resulting actions to
     /// `actions`. Times never decrease from call to call.
     fn handle(&mut self, now_ns: u64, event: WorkflowEvent, actions: &mut Vec<WorkflowAction>);
+
+    /// When the policy is to be woken; `None` if it waits for other events.
+    fn wake_at_ns(&self) -> Option<u64> {
+        None
+    }
 
     /// Number of workflows that have neither ended nor been rejected or given up.
     fn unfinished(&self) -> usize;
@@ -82,6 +90,8 @@ pub enum WorkflowEvent {
         /// The index of the step.
         step: usize,
     },
+    /// The time at which the policy wanted to be woken has come.
+    Woken,
 }
 
 /// A decision of a [`WorkflowPolicy`].

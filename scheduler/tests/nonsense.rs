@@ -5,8 +5,8 @@
 use proptest::prelude::*;
 use weir_scheduler::{
     Arrival, DeviceRule, DeviceSpec, DeviceUse, Event, InputsOn, MeasuredTransfer, ModelDemand, Part, PartId,
-    PlacementPreference, PolicyKind, PolicyOptions, Recorder, Settings, Setup, Slo, SloSettings, StorageTier,
-    TenantLimits, VictimKind, replay,
+    PlacementPreference, PlannedStep, PolicyKind, PolicyOptions, Recorder, Settings, Setup, Slo, SloSettings,
+    StorageTier, TenantLimits, VictimKind, replay,
 };
 use weir_types::{
     Cost, DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version,
@@ -75,7 +75,9 @@ fn arrival() -> impl Strategy<Value = Arrival> {
     let inputs = (0_u32..3, number()).prop_map(|(node, bytes)| InputsOn { node: NodeId(node), bytes });
     let inputs = prop::collection::vec(inputs, 0..3);
     let batch = (prop_oneof![0_u32..5, any::<u32>()], prop_oneof![0_u32..5, any::<u32>()]);
-    let run = (batch, prop::option::of(number()), prop::option::of(slo), inputs);
+    let step = (invocation(), prop::collection::vec(0_u32..3, 0..3), number());
+    let steps = prop::collection::vec(step, 0..4);
+    let run = (batch, prop::option::of(number()), prop::option::of(slo), inputs, steps);
     (invocation(), tenant(), prop::collection::vec(demand, 0..4), number(), any::<u32>(), run).prop_map(
         |(
             invocation,
@@ -83,12 +85,22 @@ fn arrival() -> impl Strategy<Value = Arrival> {
             models,
             deadline_at_ns,
             priority,
-            ((batch, batch_items_max), run_time_ns, slo, inputs),
+            ((batch, batch_items_max), run_time_ns, slo, inputs, steps),
         )| {
             let name = Name::new("f").unwrap();
             let function = FunctionId { tenant, name, version: Version(1) };
             let run_times_ns =
                 run_time_ns.map(|run_time_ns| ("fake".into(), run_time_ns)).into_iter().collect();
+            let step =
+                |(at, (invocation, after, time_ns)): (usize, (InvocationId, Vec<u32>, u64))| PlannedStep {
+                    invocation,
+                    function: function.clone(),
+                    models: models.get(at).cloned().into_iter().collect(),
+                    after,
+                    batch,
+                    run_times_ns: vec![("cpu".into(), time_ns)],
+                };
+            let steps = steps.into_iter().enumerate().map(step).collect();
             Arrival {
                 invocation,
                 function,
@@ -101,6 +113,7 @@ fn arrival() -> impl Strategy<Value = Arrival> {
                 slo,
                 inputs,
                 batch_items_max,
+                steps,
             }
         },
     )

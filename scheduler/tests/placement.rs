@@ -89,6 +89,7 @@ fn arrival(id: u64, models: &[(&str, u64)], deadline_at_ns: u64) -> Event {
         slo: None,
         inputs: Vec::new(),
         batch_items_max: 0,
+        steps: Vec::new(),
     })
 }
 
@@ -106,6 +107,7 @@ fn short(actions: &[Action]) -> Vec<String> {
             format!("{}@{device}{victims}", invocation.0)
         }
         Action::Reject { invocation, why, .. } => format!("{}!{why:?}", invocation.0),
+        Action::Reserved { invocation, .. } => format!("{} reserved", invocation.0),
         Action::Load { model, .. } => format!("load {}", model.name),
         Action::Release { model, .. } => format!("release {}", model.name),
         Action::WakeAt(at_ns) => format!("wake {at_ns}"),

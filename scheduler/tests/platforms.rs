@@ -91,6 +91,7 @@ impl Fixture {
             slo,
             inputs: Vec::new(),
             batch_items_max: 0,
+            steps: Vec::new(),
         }));
         (invocation, actions)
     }

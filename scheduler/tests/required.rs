@@ -79,7 +79,7 @@ impl Fixture {
                     done.push(format!("{why:?}"));
                     continue;
                 }
-                Action::WakeAt(_) => continue,
+                Action::Reserved { .. } | Action::WakeAt(_) => continue,
             };
             let victims: String = evict.iter().map(|victim| format!(" -{}", victim.name)).collect();
             let name = &model.name;
@@ -134,6 +134,7 @@ impl Fixture {
             slo: None,
             inputs: Vec::new(),
             batch_items_max: 1,
+            steps: Vec::new(),
         }))
     }
 

@@ -77,6 +77,7 @@ impl Fixture {
             slo: None,
             inputs: Vec::new(),
             batch_items_max: 0,
+            steps: Vec::new(),
         }));
     }
 
@@ -259,6 +260,7 @@ fn capped_call_without_models_starts_when_another_ends() {
                 slo: None,
                 inputs: Vec::new(),
                 batch_items_max: 0,
+                steps: Vec::new(),
             })
         };
         assert_eq!([tell(arrival(1)), tell(arrival(2))], [vec![1], vec![]], "{policy:?}");

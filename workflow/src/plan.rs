@@ -252,10 +252,8 @@ impl Plan {
     /// The steps and inputs that a step reads from, each once.
     #[must_use]
     pub fn reads(&self, step: &PlannedStep) -> Vec<&str> {
-        let of_guard = step.guard.and_then(|guard| self.conditions.get(guard.condition)?.test.value());
-        let values = step.inputs.iter().map(|(_, value)| *value).chain(of_guard);
         let mut names: Vec<&str> = Vec::new();
-        for value in values {
+        for value in self.awaited(step) {
             let name = match self.giver(value) {
                 Some(giver) => self.steps.get(giver).map(|step| step.name.as_str()),
                 None => self.values.get(value).map(|value| value.name.as_str()),
@@ -263,6 +261,12 @@ impl Plan {
             names.extend(name.filter(|name| !names.contains(name)));
         }
         names
+    }
+
+    /// The values that a step waits for: its inputs, and the value that its condition tests.
+    fn awaited<'a>(&'a self, step: &'a PlannedStep) -> impl Iterator<Item = ValueIndex> + 'a {
+        let of_guard = step.guard.and_then(|guard| self.conditions.get(guard.condition)?.test.value());
+        step.inputs.iter().map(|(_, value)| *value).chain(of_guard)
     }
 
     /// The step that computes a value; `None` for an input of the workflow.

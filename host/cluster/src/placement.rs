@@ -227,7 +227,11 @@ impl Placements {
         let mut own = Some(models);
         let mut answer = None;
         self.announce(&mut state, arrival, |state, action| match action {
-            Action::Start { invocation, .. } | Action::Reject { invocation, .. } if invocation == id => {
+            Action::Start { invocation, .. }
+            | Action::Reject { invocation, .. }
+            | Action::Reserved { invocation, .. }
+                if invocation == id =>
+            {
                 if let Some(record) = PlacementRecord::for_action(&action) {
                     state.history.add(&tenant, record);
                 }
@@ -248,6 +252,9 @@ impl Placements {
                         state.start(id, elsewhere, granted, Some(tenant.clone()), kept.take())
                     }
                     Action::Reject { why, estimate, .. } => Err(PlacementRefusal::Rejected(why, estimate)),
+                    Action::Reserved { invocation, .. } => {
+                        Ok(Placement::Local(LocalPlacement::of_separate_steps(invocation)))
+                    }
                     Action::Load { .. } | Action::Release { .. } | Action::WakeAt(_) => {
                         Err(PlacementRefusal::NoAnswer)
                     }
@@ -433,6 +440,7 @@ impl Placements {
                 state.started(invocation, elsewhere, device.map(|device| device.ordinal), evict);
             }
             Action::Reject { invocation, why, estimate, .. } => state.rejected(invocation, why, estimate),
+            Action::Reserved { invocation, .. } => state.reserved(invocation),
             Action::Load { device, model, evict } if device.node == self.node => {
                 self.require_here(state, device.ordinal, model, evict);
             }

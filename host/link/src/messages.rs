@@ -11,7 +11,7 @@ use weir_types::{DeviceId, InvocationId, ModelId, NodeId, Ordinal};
 /// datastore. Raised by every change that a node of an earlier version would reject or
 /// misinterpret. Any change of the frames is such a change; optional additions to the records are
 /// not. Nodes of different protocols cannot join one cluster.
-pub const PROTOCOL: u32 = 7;
+pub const PROTOCOL: u32 = 8;
 
 /// A message from a node to the dispatcher. The first is always [`NodeEvent::Hello`].
 #[derive(Debug, Clone, PartialEq)]
@@ -234,6 +234,14 @@ pub enum DispatcherCommand {
         estimate: Estimate,
         /// The devices that came closest.
         alternatives: Vec<Alternative>,
+    },
+    /// A workflow is admitted with separate steps. The node requests a placement for each step, under
+    /// the id that the step had in the request for the workflow.
+    Reserved {
+        /// The invocation of the workflow.
+        invocation: InvocationId,
+        /// The expected time and cost.
+        estimate: Estimate,
     },
     /// Models that one of the node's devices may evict, even if the invocation that needs the room
     /// never starts.

@@ -28,7 +28,8 @@ impl Scheduler {
             Event::Failed { invocation, used } => {
                 self.over(invocation, InvocationEnd { worked: false, used });
             }
-            Event::Cancelled { invocation, .. } if self.drop_held(invocation) => {}
+            Event::Cancelled { invocation, .. }
+                if self.drop_held(invocation) || self.end_workflow(invocation) => {}
             Event::Cancelled { invocation, used } => match self.give_up(invocation) {
                 Some(request) => self.view.forget(&request),
                 None => self.over(invocation, InvocationEnd { worked: false, used }),

@@ -75,6 +75,12 @@ pub enum WorkflowOutcome {
 }
 
 impl WorkflowWorkload {
+    /// Number of kinds of devices.
+    #[must_use]
+    pub fn kinds_len(&self) -> usize {
+        self.prices.len()
+    }
+
     /// The same workload with other arrivals, in order: times and indexes of workflows.
     fn with_requests(self, requests: Vec<(u64, usize)>) -> Result<Self, WorkloadError> {
         let mut before_ns = 0;

@@ -202,6 +202,7 @@ impl<'a> SimulatedWorld<'a> {
             slo,
             inputs: Vec::new(),
             batch_items_max: if self.cluster.counts_work() { self.cluster.batching.batch_max } else { 0 },
+            steps: Vec::new(),
         };
         self.tell(group, Event::Arrived(arrival))
     }
@@ -340,8 +341,8 @@ impl<'a> SimulatedWorld<'a> {
                 }
                 Ok(())
             }
-            // Workloads require no models.
-            Action::Load { .. } | Action::Release { .. } => Ok(()),
+            // Workloads require no models, and name no steps.
+            Action::Reserved { .. } | Action::Load { .. } | Action::Release { .. } => Ok(()),
             Action::Reject { invocation, why, .. } => {
                 let has_slo = self.checks.rejected(invocation, tenant_of(self.workload), why)?;
                 self.schedule.slos.rejected += u32::from(has_slo);

@@ -6,17 +6,20 @@ mod late;
 mod moving;
 mod offers;
 mod others;
+mod reservations;
 
 use super::SloSettings;
 use super::timetable::{Timetable, TimetableEntry};
 use crate::policy::{RoomFinder, VictimKind};
 use crate::{
-    Alternative, DeviceKey, Estimate, FunctionKey, ModelKey, PlacementDecision, PlacementRequest, TenantKey,
-    View,
+    Alternative, DeviceKey, DeviceView, Estimate, FunctionKey, ModelKey, PlacementDecision, PlacementRequest,
+    TenantKey, View,
 };
 use crowding::TurnedAway;
 use offers::Seat;
 use others::Others;
+pub(crate) use reservations::SeparateStep;
+use reservations::{GapsAhead, Reservations};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap};
 use weir_types::InvocationId;
@@ -28,8 +31,9 @@ pub(crate) struct AdmissionQueue {
     /// Timetables of the devices that admitted invocations wait for.
     tables: BTreeMap<DeviceKey, Timetable>,
     places: HashMap<InvocationId, DeviceKey>,
-    /// The number of admitted invocations and their device time, by tenant.
-    promised: HashMap<TenantKey, (u32, u64)>,
+    /// The admitted work that waits, by tenant.
+    promised: HashMap<TenantKey, Promised>,
+    reservations: Reservations,
     /// Devices that served invocations with SLOs, with the time of the last use.
     served: BTreeMap<DeviceKey, u64>,
     /// When to check next for devices that have not served SLOs for a while.
@@ -51,6 +55,17 @@ pub(crate) struct AdmissionQueue {
     turned_away: HashMap<ModelKey, TurnedAway>,
     /// Whether any invocation had an SLO so far.
     is_used: bool,
+}
+
+/// The admitted work of a tenant that waits.
+#[derive(Debug, Default)]
+struct Promised {
+    /// The number of invocations.
+    admitted: u32,
+    /// The number of steps that have a reservation and have not arrived.
+    reserved: u32,
+    /// Device time of both.
+    time_ns: u64,
 }
 
 /// A rejected request.
@@ -78,6 +93,7 @@ impl AdmissionQueue {
             tables,
             places,
             promised,
+            reservations: Reservations::default(),
             served,
             sweep_at_ns: 0,
             touched: SmallVec::new(),
@@ -112,7 +128,7 @@ impl AdmissionQueue {
         request: PlacementRequest,
     ) -> Result<(), Box<Refused>> {
         self.is_used = true;
-        let (count, time_ns) = self.promised.get(&request.tenant).copied().unwrap_or_default();
+        let (count, time_ns) = self.promised_of(request.tenant);
         let has_room = view.tenants().has_room(request.tenant, count, time_ns);
         match self.offer(now_ns, view, &request).filter(|_| has_room) {
             Some(seat) => {
@@ -131,6 +147,12 @@ impl AdmissionQueue {
                 Err(Box::new(Refused { request, estimate, alternatives }))
             }
         }
+    }
+
+    /// The number of a tenant's admitted invocations that wait, and the device time of all its
+    /// admitted work.
+    fn promised_of(&self, tenant: TenantKey) -> (u32, u64) {
+        self.promised.get(&tenant).map(|promised| (promised.admitted, promised.time_ns)).unwrap_or_default()
     }
 
     /// The next admitted invocation that can start now.
@@ -164,9 +186,7 @@ impl AdmissionQueue {
         let device = view.device(key).filter(|device| !device.is_full())?;
         self.pass_late(now_ns, view, key);
         let table = self.tables.get(&key)?;
-        let may_start =
-            |(_, entry): &(usize, &TimetableEntry)| !view.tenants().is_capped(entry.request.tenant);
-        let first = table.entries().iter().enumerate().take(PASSED_MAX).find(may_start);
+        let first = first_startable(now_ns, view, device, table);
         let victims = first.and_then(|(at, TimetableEntry { request, .. })| {
             let stays = |model| table.counts_on(model, at);
             let beside = self.placer.fit_beside(now_ns, view, key, request, &stays);
@@ -193,7 +213,8 @@ impl AdmissionQueue {
     /// Removes a waiting request; `None` if the request has no place in a timetable.
     pub(crate) fn remove(&mut self, invocation: InvocationId, view: &View) -> Option<PlacementRequest> {
         let key = *self.places.get(&invocation)?;
-        let at = self.tables.get(&key)?.position(invocation)?;
+        let table = self.tables.get(&key)?;
+        let at = table.position(invocation).filter(|at| !table.entries()[*at].is_reserved())?;
         Some(self.unseat_before_start(view, key, at)?.request)
     }
 
@@ -214,7 +235,10 @@ impl AdmissionQueue {
         for key in devices {
             self.served.remove(key);
             while self.tables.contains_key(key) {
-                homeless.extend(self.unseat(*key, 0, |_| true, |_, _| 0).map(|entry| entry.request));
+                match self.unseat(*key, 0, |_| true, |_, _| 0) {
+                    Some(entry) if entry.is_reserved() => self.lapsed_with_device(entry.request),
+                    entry => homeless.extend(entry.map(|entry| entry.request)),
+                }
             }
             self.touched.retain(|touched| touched != key);
             self.fresh.retain(|fresh| fresh != key);
@@ -225,6 +249,7 @@ impl AdmissionQueue {
     /// Reserves devices for the requests that wait for them, and releases devices that have not
     /// served SLOs for a while.
     pub(crate) fn settle(&mut self, now_ns: u64, view: &mut View) {
+        self.lapse(now_ns, view);
         for key in std::mem::take(&mut self.touched) {
             view.reserve(key, self.tables.contains_key(&key), true);
         }
@@ -244,8 +269,10 @@ impl AdmissionQueue {
     }
 
     fn seat(&mut self, now_ns: u64, Seat { device, at, entry }: Seat) {
-        let (count, time_ns) = self.promised.entry(entry.request.tenant).or_default();
-        (*count, *time_ns) = (*count + 1, time_ns.saturating_add(entry.work_ns()));
+        let promised = self.promised.entry(entry.request.tenant).or_default();
+        promised.time_ns = promised.time_ns.saturating_add(entry.work_ns());
+        *promised.counter(&entry) += 1;
+        self.note_reservation(now_ns, &entry);
         self.note_loads(&entry.loads);
         self.places.insert(entry.request.invocation, device);
         self.tables.entry(device).or_default().insert(at, entry);
@@ -266,9 +293,11 @@ impl AdmissionQueue {
         if table.is_empty() {
             self.tables.remove(&key);
         }
-        if let Some((count, time_ns)) = self.promised.get_mut(&entry.request.tenant) {
-            (*count, *time_ns) = (count.saturating_sub(1), time_ns.saturating_sub(entry.work_ns()));
-            if *count == 0 {
+        if let Some(promised) = self.promised.get_mut(&entry.request.tenant) {
+            promised.time_ns = promised.time_ns.saturating_sub(entry.work_ns());
+            let counter = promised.counter(&entry);
+            *counter = counter.saturating_sub(1);
+            if promised.admitted == 0 && promised.reserved == 0 {
                 self.promised.remove(&entry.request.tenant);
             }
         }
@@ -276,4 +305,41 @@ impl AdmissionQueue {
         self.touched.push(key);
         Some(entry)
     }
+}
+
+impl Promised {
+    /// The counter of entries like this one.
+    fn counter(&mut self, entry: &TimetableEntry) -> &mut u32 {
+        if entry.is_reserved() { &mut self.reserved } else { &mut self.admitted }
+    }
+}
+
+/// The first entry that may start now. It may pass entries whose tenant is at its limits, and
+/// reservations that keep a slot or do not need the slot meanwhile ([`GapsAhead`]).
+fn first_startable<'a>(
+    now_ns: u64,
+    view: &View,
+    device: &DeviceView,
+    table: &'a Timetable,
+) -> Option<(usize, &'a TimetableEntry)> {
+    let slots_free = device.slots_for_slos().saturating_sub(device.running());
+    let mut gaps = GapsAhead::new(now_ns, slots_free);
+    let mut passed = 0;
+    for (at, entry) in table.entries().iter().enumerate() {
+        if entry.is_reserved() {
+            gaps.add(entry);
+            continue;
+        }
+        if !view.tenants().is_capped(entry.request.tenant) {
+            if gaps.has_room_for(entry) {
+                return Some((at, entry));
+            }
+            gaps.passes_waiting = true;
+        }
+        passed += 1;
+        if passed == PASSED_MAX {
+            return None;
+        }
+    }
+    None
 }

@@ -24,6 +24,9 @@ pub(super) struct TimetableEntry {
     pub(super) loads: SmallVec<[ModelKey; 1]>,
     /// Whether the entry has no SLO, and was added because it waited for too long.
     pub(super) is_other: bool,
+    /// When the inputs of a workflow's step are expected; `None` once the step has arrived, and for
+    /// all other entries.
+    pub(super) inputs_at_ns: Option<u64>,
 }
 
 /// The entries of one device.
@@ -93,7 +96,13 @@ impl Now {
 impl TimetableEntry {
     /// An entry without loads that must end by `due_at_ns`.
     pub(super) fn new(request: PlacementRequest, due_at_ns: u64, run_ns: u64) -> Self {
-        Self { request, due_at_ns, load_ns: 0, run_ns, loads: SmallVec::new(), is_other: false }
+        let loads = SmallVec::new();
+        Self { request, due_at_ns, load_ns: 0, run_ns, loads, is_other: false, inputs_at_ns: None }
+    }
+
+    /// Whether the entry is a reservation for a step that has not arrived.
+    pub(super) fn is_reserved(&self) -> bool {
+        self.inputs_at_ns.is_some()
     }
 
     pub(super) fn work_ns(&self) -> u64 {
@@ -255,16 +264,22 @@ impl Timetable {
         entry
     }
 
+    /// The entry at a place.
+    pub(super) fn entry_mut(&mut self, at: usize) -> Option<&mut TimetableEntry> {
+        self.entries.get_mut(at)
+    }
+
     pub(super) fn position(&self, invocation: InvocationId) -> Option<usize> {
         self.entries.iter().position(|entry| entry.request.invocation == invocation)
     }
 }
 
-/// Assigns an entry to the slot that is free first, waiting for models that other entries load.
+/// Assigns an entry to the slot that is free first, waiting for its inputs and for models that other
+/// entries load.
 /// Returns its start and end.
 fn next(free_at_ns: &mut [u64], models: &mut TimetableModels, entry: &TimetableEntry) -> (u64, u64) {
     let Some(first) = free_at_ns.iter_mut().min() else { return (u64::MAX, u64::MAX) };
-    let begin_ns = *first;
+    let begin_ns = entry.inputs_at_ns.map_or(*first, |inputs_at_ns| inputs_at_ns.max(*first));
     let there_ns = models.there_at_ns(begin_ns, entry);
     *first = there_ns.saturating_add(entry.work_ns());
     (begin_ns, *first)

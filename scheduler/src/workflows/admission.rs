@@ -165,6 +165,7 @@ impl WorkflowPolicy for WorkflowAdmission {
                 self.arrived(now_ns, (invocation, graph, slo), actions);
             }
             WorkflowEvent::StepEnded { invocation, step } => self.end_step(now_ns, invocation, step),
+            WorkflowEvent::Woken => {}
         }
         if std::mem::take(&mut self.is_shifted) {
             self.reevaluate(now_ns);

@@ -132,6 +132,7 @@ impl WorkflowPolicy for ClockworkWorkflows {
             WorkflowEvent::StepEnded { invocation, step } => {
                 self.end_step(now_ns, (invocation, step), actions);
             }
+            WorkflowEvent::Woken => {}
         }
         self.give_up(now_ns, actions);
         for device in 0..self.devices.len() {

@@ -63,6 +63,7 @@ impl WorkflowPolicy for FirstComeWorkflows {
                 self.arrivals += 1;
             }
             WorkflowEvent::StepEnded { invocation, step } => self.end_step(invocation, step),
+            WorkflowEvent::Woken => {}
         }
         while let Some((number, step, device)) = self.next() {
             let Some(progress) = self.active.get_mut(&number) else { return };

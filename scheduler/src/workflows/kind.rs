@@ -1,10 +1,11 @@
 //! The policies for workflows, by name.
 
+use super::node::NodeWorkflows;
 use super::{ClockworkWorkflows, FirstComeWorkflows, WorkflowAdmission, WorkflowDevice, WorkflowPolicy};
 use crate::SloSettings;
 use std::fmt;
 use std::str::FromStr;
-use weir_types::Cost;
+use weir_types::{Cost, Platform};
 
 /// A policy for workflows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -15,16 +16,22 @@ pub enum WorkflowPolicyKind {
     Clockwork,
     /// Admission with a reservation for each step.
     Admission,
+    /// The scheduler of a node: reservations for the steps of workflows that do not meet their
+    /// objectives as a whole.
+    Node,
 }
 
 /// A name that no policy has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no workflow policy {0:?}; there are: fifo, clockwork, admission")]
+#[error("there is no workflow policy {0:?}; there are: fifo, clockwork, admission, node")]
 pub struct UnknownWorkflowPolicy(String);
 
 impl WorkflowPolicyKind {
     /// All policies.
-    pub const ALL: [Self; 3] = [Self::Fifo, Self::Clockwork, Self::Admission];
+    pub const ALL: [Self; 4] = [Self::Fifo, Self::Clockwork, Self::Admission, Self::Node];
+
+    /// Maximum number of kinds of devices under [`Node`](Self::Node).
+    pub const NODE_KINDS_MAX: usize = Platform::ALL.len();
 
     /// The policy's name.
     #[must_use]
@@ -33,6 +40,7 @@ impl WorkflowPolicyKind {
             Self::Fifo => "fifo",
             Self::Clockwork => "clockwork",
             Self::Admission => "admission",
+            Self::Node => "node",
         }
     }
 
@@ -50,6 +58,7 @@ impl WorkflowPolicyKind {
             Self::Fifo => Box::new(FirstComeWorkflows::new(devices, residents)),
             Self::Clockwork => Box::new(ClockworkWorkflows::new(devices, residents)),
             Self::Admission => Box::new(WorkflowAdmission::new(settings, devices, prices, residents)),
+            Self::Node => Box::new(NodeWorkflows::new(settings, devices, prices, residents)),
         }
     }
 }

@@ -29,6 +29,7 @@ impl PromiseWorld {
                 device(&mut self.nodes, id).evictable.release_required(&model);
                 return self.to_scheduler.push_back(Event::Released { device: id, model });
             }
+            Action::Reserved { invocation, .. } => return self.steps_arrive(invocation),
             Action::Reject { .. } | Action::WakeAt(_) => return,
         };
         let told = &self.invocations[&invocation];
@@ -196,7 +197,7 @@ impl PromiseWorld {
         self.to_nodes.retain(|action| match action {
             Action::Start { node: to, .. } => *to != node,
             Action::Load { device, .. } | Action::Release { device, .. } => device.node != node,
-            Action::Reject { .. } | Action::WakeAt(_) => true,
+            Action::Reserved { .. } | Action::Reject { .. } | Action::WakeAt(_) => true,
         });
     }
 

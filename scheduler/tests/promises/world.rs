@@ -5,8 +5,8 @@ use super::nodes::PromisedDevice;
 use super::steps::PromiseStep;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use weir_scheduler::{
-    Action, Arrival, DeviceRule, DeviceView, Event, ModelDemand, PolicyKind, PolicyOptions, Rejection,
-    RequiredModel, Scheduler, Settings, Slo, Why,
+    Action, Arrival, DeviceRule, DeviceView, Event, ModelDemand, PlannedStep, PolicyKind, PolicyOptions,
+    Rejection, RequiredModel, Scheduler, Settings, Slo, Why,
 };
 use weir_types::{Cost, DeviceId, FunctionId, InvocationId, ModelId, NodeId, Platforms, TenantId, Version};
 
@@ -25,6 +25,8 @@ pub(crate) struct PromiseWorld {
     pub(super) invocations: BTreeMap<InvocationId, Told>,
     /// Invocations whose end was reported to the scheduler.
     pub(super) over: HashSet<InvocationId>,
+    /// The steps of workflows that have got no answer.
+    planned: BTreeMap<InvocationId, Vec<Arrival>>,
     /// Whether any model was required so far.
     has_required: bool,
 }
@@ -36,6 +38,8 @@ pub(super) struct Told {
     pub(super) starts: u32,
     pub(super) rejection: Option<Rejection>,
     pub(super) cancelled: bool,
+    /// Whether the invocation is a workflow whose steps have reservations.
+    pub(super) is_reserved: bool,
 }
 
 impl PromiseWorld {
@@ -43,6 +47,7 @@ impl PromiseWorld {
         let settings = Settings { queue_len_max: QUEUE_LEN_MAX, ..Settings::default() };
         let scheduler = Scheduler::with_policy(&settings, policy.build(&PolicyOptions::default()));
         let (to_nodes, to_scheduler, nodes, invocations, over) = Default::default();
+        let planned = BTreeMap::new();
         let mut world = Self {
             scheduler,
             rule,
@@ -53,6 +58,7 @@ impl PromiseWorld {
             nodes,
             invocations,
             over,
+            planned,
             has_required: false,
         };
         world.up(0);
@@ -92,7 +98,7 @@ impl PromiseWorld {
         self.tell(Event::Woken);
         self.exchange(1_000);
         for (id, told) in &self.invocations {
-            let answered = told.starts > 0 || told.rejection.is_some() || told.cancelled;
+            let answered = told.starts > 0 || told.rejection.is_some() || told.cancelled || told.is_reserved;
             assert!(answered, "{id} with {:?} was forgotten", told.models);
         }
         assert_eq!(self.scheduler.view().running(), 0, "an invocation that is over still counts as running");
@@ -109,14 +115,7 @@ impl PromiseWorld {
         let invocation = InvocationId(self.next_id);
         self.next_id += 1;
         let models: Vec<_> = models.iter().map(|index| demand(*index)).collect();
-        let told = Told {
-            models: models.iter().map(|demand| demand.model.clone()).collect(),
-            started_on: None,
-            starts: 0,
-            rejection: None,
-            cancelled: false,
-        };
-        self.invocations.insert(invocation, told);
+        self.invocations.insert(invocation, Told::new(&models));
         let function = FunctionId { tenant: TenantId::default(), name: name("f"), version: Version(1) };
         let deadline_at_ns = self.now_ns + deadline_ns;
         let priority = u32::from(invocation.0.is_multiple_of(4));
@@ -138,7 +137,9 @@ impl PromiseWorld {
             slo,
             inputs: Vec::new(),
             batch_items_max: 0,
+            steps: Vec::new(),
         };
+        let arrival = self.with_steps(arrival);
         self.tell(Event::Arrived(arrival.clone()));
         // A repeated arrival must change nothing.
         if self.scheduler.view().running() > 0
@@ -147,6 +148,40 @@ impl PromiseWorld {
         {
             self.tell(Event::Arrived(arrival));
         }
+    }
+
+    /// Makes an invocation with an SLO and several models a workflow: each model is a step.
+    fn with_steps(&mut self, mut arrival: Arrival) -> Arrival {
+        if arrival.slo.is_none() || arrival.models.len() < 2 {
+            return arrival;
+        }
+        let mut arrivals = Vec::new();
+        for (at, demand) in (0_u32..).zip(arrival.models.clone()) {
+            let invocation = InvocationId(self.next_id);
+            self.next_id += 1;
+            let time_ns = arrival.run_time_ns.unwrap_or(0) / 2;
+            arrival.steps.push(PlannedStep {
+                invocation,
+                function: arrival.function.clone(),
+                models: vec![demand.clone()],
+                after: at.checked_sub(1).into_iter().collect(),
+                batch: 1,
+                run_times_ns: vec![("cpu".into(), time_ns)],
+            });
+            let (slo, steps) = Default::default();
+            arrivals.push(Arrival { invocation, models: vec![demand], slo, steps, ..arrival.clone() });
+        }
+        self.planned.insert(arrival.invocation, arrivals);
+        arrival
+    }
+
+    /// The steps of a workflow arrive, and the workflow ends.
+    pub(super) fn steps_arrive(&mut self, workflow: InvocationId) {
+        for arrival in self.planned.remove(&workflow).unwrap_or_default() {
+            self.invocations.insert(arrival.invocation, Told::new(&arrival.models));
+            self.to_scheduler.push_back(Event::Arrived(arrival));
+        }
+        self.to_scheduler.push_back(Event::Cancelled { invocation: workflow, used: None });
     }
 
     fn is_under_way(&self, invocation: InvocationId) -> bool {
@@ -236,6 +271,11 @@ impl PromiseWorld {
                 let fitting_bytes = if self.has_required { 3 } else { 7 };
                 assert!(*why != Rejection::NoCapacity || bytes > fitting_bytes, "{bytes} bytes do fit");
             }
+            Action::Reserved { invocation, .. } => {
+                let told = self.invocations.get_mut(invocation).expect("an unknown workflow was admitted");
+                assert!(!std::mem::replace(&mut told.is_reserved, true), "{invocation} was admitted twice");
+                assert!(told.starts == 0 && told.rejection.is_none());
+            }
             Action::Load { model, evict, .. } => assert!(!evict.contains(model), "{action:?}"),
             Action::Release { .. } => {}
             Action::WakeAt(at_ns) => {
@@ -249,6 +289,19 @@ impl PromiseWorld {
         self.now_ns = now_ns.saturating_add_signed(ns);
         self.tell(Event::Woken);
         self.now_ns = self.now_ns.max(now_ns);
+    }
+}
+
+impl Told {
+    fn new(models: &[ModelDemand]) -> Self {
+        Self {
+            models: models.iter().map(|demand| demand.model.clone()).collect(),
+            started_on: None,
+            starts: 0,
+            rejection: None,
+            cancelled: false,
+            is_reserved: false,
+        }
     }
 }
 

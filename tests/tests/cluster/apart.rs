@@ -41,6 +41,16 @@ async fn workflow_steps_run_on_the_nodes_with_their_models() {
         let answer: Value = node.post("/v2/models/w/infer", request.clone()).await.ok().json();
         assert_eq!(answer["outputs"][0]["data"], json!([0.5, 1.5]));
     }
+    // With an SLO, the dispatcher reserves places for the steps, also for calls at the other node.
+    one.put("/v1/workflows/w?slo_ms=20000", WORKFLOW).await.ok();
+    let kept = async || {
+        for node in &cluster.nodes {
+            node.post("/v2/models/w/infer", request.clone()).await.ok();
+        }
+        let kept = "model=\"w\",version=\"2\",outcome=\"kept\"";
+        (cluster.metric("weir_slo_inferences_total", kept).await >= 4.0).then_some(())
+    };
+    eventually("calls of the new version at both nodes", kept).await;
     let mut resident = Vec::new();
     for node in &cluster.nodes {
         resident.extend(node.status().await.devices.into_iter().map(|device| device.resident));
@@ -48,13 +58,10 @@ async fn workflow_steps_run_on_the_nodes_with_their_models() {
     resident.sort();
     assert_eq!(resident, [["a:1"], ["b:1"]], "each node has one of them");
     assert_eq!(cluster.metric("weir_phase_seconds_count", "phase=\"model_load\"").await, 2.0, "and kept it");
-    for name in ["a", "b", "w"] {
-        assert_eq!(
-            cluster.metric("nv_inference_request_success", &format!("model=\"{name}\"")).await,
-            6.0,
-            "{name}"
-        );
-    }
+    let runs = async |labels: &str| cluster.metric("nv_inference_request_success", labels).await;
+    assert_eq!(runs("model=\"w\",version=\"1\"").await, 6.0);
+    let all = runs("model=\"w\"").await;
+    assert_eq!([runs("model=\"a\"").await, runs("model=\"b\"").await], [all; 2]);
 }
 
 const ON_GPUS: &str = r#"

@@ -1,4 +1,5 @@
-//! Duration of a run: the longest chain of dependent steps, over all cases.
+//! Dependencies of steps, and the duration of a run: the longest chain of dependent steps, over all
+//! cases.
 
 use super::{Plan, PlannedStep};
 use crate::document::STEPS_MAX;
@@ -43,15 +44,26 @@ impl Plan {
         estimates.reduce(RunEstimate::max).unwrap_or_default()
     }
 
+    /// The steps that each step waits for, by index. All come before it.
+    #[must_use]
+    pub fn dependencies(&self) -> Vec<Vec<usize>> {
+        let before = |step: &PlannedStep| {
+            let mut before: Vec<usize> = self.awaited(step).filter_map(|value| self.giver(value)).collect();
+            before.sort_unstable();
+            before.dedup();
+            before
+        };
+        self.steps.iter().map(before).collect()
+    }
+
     fn estimate_of(&self, steps: StepSet, times_ns: &[u64]) -> RunEstimate {
         // When each value is computed.
         let mut there_ns = vec![0_u64; self.values.len()];
         let mut estimate = RunEstimate::default();
         let in_case = self.steps.iter().zip(times_ns).enumerate().filter(|(place, _)| steps.has(*place));
         for (_, (step, time_ns)) in in_case {
-            let of_guard = step.guard.and_then(|guard| self.conditions.get(guard.condition)?.test.value());
-            let reads = step.inputs.iter().map(|(_, value)| *value).chain(of_guard);
-            let begin_ns = reads.filter_map(|value| there_ns.get(value).copied()).max().unwrap_or(0);
+            let begin_ns =
+                self.awaited(step).filter_map(|value| there_ns.get(value).copied()).max().unwrap_or(0);
             let end_ns = begin_ns.saturating_add(*time_ns);
             for value in &step.outputs {
                 if let Some(there_ns) = there_ns.get_mut(*value) {

@@ -78,8 +78,8 @@ fn workflows(rows: &[Table41Row]) -> String {
         [
             row.slo_ms.to_string(),
             row.policy.to_owned(),
-            format!("{:.3}", row.paper_latency_goodput),
-            format!("{:.2}", row.paper_cost_goodput),
+            row.paper_latency_goodput.map_or("-".to_owned(), |goodput| format!("{goodput:.3}")),
+            row.paper_cost_goodput.map_or("-".to_owned(), |goodput| format!("{goodput:.2}")),
             format!("{:.1}", row.metrics.latency_goodput),
             format!("{:.1}", row.metrics.cost_goodput),
             format!("{:.1}", row.metrics.goodput),

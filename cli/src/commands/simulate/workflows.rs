@@ -54,7 +54,8 @@ pub(super) struct WorkflowsArgs {
     /// Maximum cost of all requests, including loads [default: that of each workflow]
     #[arg(long, value_name = "COST")]
     cost_slo: Option<Cost>,
-    /// Policy: fifo, clockwork or admission; may be repeated [default: all]
+    /// Policy: fifo, clockwork, admission or node (the scheduler of a node); may be repeated [default:
+    /// all]
     #[arg(long = "policy", value_name = "POLICY")]
     policies: Vec<WorkflowPolicyKind>,
     /// Seed of the random numbers
@@ -79,13 +80,13 @@ struct WorkflowRow {
 
 pub(super) fn run(args: &WorkflowsArgs, context: &CommandContext) -> Result<()> {
     let workloads = args.workloads()?;
-    let policies = if args.policies.is_empty() { &WorkflowPolicyKind::ALL[..] } else { &args.policies };
+    let policies = args.policies(&workloads)?;
     let own = [None];
     let given: Vec<Option<u64>> = args.slos_ns.iter().copied().map(Some).collect();
     let mut rows = Vec::new();
     for latency_ns in if given.is_empty() { &own[..] } else { &given } {
         let options = args.options(*latency_ns);
-        for policy in policies {
+        for policy in &policies {
             let mut all = Vec::with_capacity(workloads.len());
             for (seed, workload) in &workloads {
                 let schedule = run_workflows(workload, *policy, &options).map_err(|violation| {
@@ -112,6 +113,23 @@ impl WorkflowsArgs {
         }
         let seeds = self.seed..self.seed.saturating_add(self.seeds);
         seeds.map(|seed| Ok((seed, self.preset.make(seed)?))).collect()
+    }
+
+    /// The named policies, or all that the workloads allow.
+    fn policies(&self, workloads: &[(u64, WorkflowWorkload)]) -> Result<Vec<WorkflowPolicyKind>> {
+        let kinds_max = WorkflowPolicyKind::NODE_KINDS_MAX;
+        let has_many_kinds = workloads.iter().any(|(_, workload)| workload.kinds_len() > kinds_max);
+        if has_many_kinds && self.policies.contains(&WorkflowPolicyKind::Node) {
+            let text = format!("the policy node has at most {kinds_max} kinds of devices");
+            return Err(Problem::new(text).hint("simulate the other policies: --policy admission").into());
+        }
+        Ok(if self.policies.is_empty() {
+            let is_possible =
+                |policy: &WorkflowPolicyKind| !has_many_kinds || *policy != WorkflowPolicyKind::Node;
+            WorkflowPolicyKind::ALL.into_iter().filter(is_possible).collect()
+        } else {
+            self.policies.clone()
+        })
     }
 
     fn options(&self, latency_ns: Option<u64>) -> WorkflowOptions {

@@ -354,7 +354,10 @@ impl PlacementDriver {
     /// Follows the call of an action, and sends the action to the node that the call came from.
     /// Returns the action if that is this node.
     fn pass_on(&mut self, action: Action) -> Option<Action> {
-        let (Action::Start { invocation, .. } | Action::Reject { invocation, .. }) = &action else {
+        let (Action::Start { invocation, .. }
+        | Action::Reject { invocation, .. }
+        | Action::Reserved { invocation, .. }) = &action
+        else {
             return Some(action);
         };
         let origin = self.calls.get(*invocation).map_or(self.own.0, |call| call.origin);
@@ -362,6 +365,8 @@ impl PlacementDriver {
             Action::Start { node, .. } if origin != self.own.0 || *node != self.own.0 => {
                 self.calls.runs(*invocation, origin, *node);
             }
+            // The reservations are kept until the origin reports the end, or is lost.
+            Action::Reserved { .. } if origin != self.own.0 => {}
             _ => self.calls.remove(*invocation),
         }
         let Some(linked) = self.nodes.get(&origin) else { return Some(action) };
@@ -377,6 +382,7 @@ impl PlacementDriver {
             Action::Reject { invocation, why, estimate, alternatives } => {
                 DispatcherCommand::Reject { invocation, why, estimate, alternatives }
             }
+            Action::Reserved { invocation, estimate } => DispatcherCommand::Reserved { invocation, estimate },
             Action::Load { .. } | Action::Release { .. } | Action::WakeAt(_) => return Some(action),
         });
         None

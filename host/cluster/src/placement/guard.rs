@@ -48,6 +48,21 @@ pub struct LocalPlacement {
     pub invocation: InvocationId,
     /// The device on which its models are granted; `None` if no models are granted.
     pub device: Option<Ordinal>,
+    /// Whether the call is a workflow that is not placed as a whole: each of its steps is placed
+    /// separately.
+    pub has_separate_steps: bool,
+}
+
+impl LocalPlacement {
+    /// The placement of a whole call on a device.
+    pub(super) fn new(invocation: InvocationId, device: Option<Ordinal>) -> Self {
+        Self { invocation, device, has_separate_steps: false }
+    }
+
+    /// The coordination of a workflow whose steps are placed separately.
+    pub fn of_separate_steps(invocation: InvocationId) -> Self {
+        Self { invocation, device: None, has_separate_steps: true }
+    }
 }
 
 /// The placer of an invocation, which has to learn of its end.

@@ -56,10 +56,7 @@ impl Placements {
         tenant: &TenantId,
     ) -> Option<(Placement, PlacementGuard)> {
         self.take_unasked(tenant).then(|| {
-            (
-                Placement::Local(LocalPlacement { invocation: id, device: None }),
-                self.guard(id, PlacementOrigin::Unasked),
-            )
+            (Placement::Local(LocalPlacement::new(id, None)), self.guard(id, PlacementOrigin::Unasked))
         })
     }
 
@@ -80,8 +77,7 @@ impl Placements {
             false => (PlacementOrigin::Scheduler, Some(arrival)),
         };
         self.state.lock().begin(invocation, granted.clone(), None, arrival);
-        let local = LocalPlacement { invocation, device: granted.device };
-        (Placement::Local(local), self.guard(invocation, origin))
+        (Placement::Local(LocalPlacement::new(invocation, granted.device)), self.guard(invocation, origin))
     }
 
     fn guard(self: &Arc<Self>, invocation: InvocationId, origin: PlacementOrigin) -> PlacementGuard {

@@ -176,7 +176,7 @@ impl PlacementState {
         let Some(Elsewhere(address)) = elsewhere else {
             let device = granted.device;
             self.begin(invocation, granted, tenant, arrival);
-            return Ok(Placement::Local(LocalPlacement { invocation, device }));
+            return Ok(Placement::Local(LocalPlacement::new(invocation, device)));
         };
         let Some(address) = address else {
             return Err(PlacementRefusal::HasLeft);
@@ -213,6 +213,14 @@ impl PlacementState {
         let Some(record) = PlacementRecord::for_action(action) else { return };
         if let Some(waiting) = self.waiting.get(&record.invocation) {
             self.history.add(&waiting.tenant, record);
+        }
+    }
+
+    /// Tells a waiting workflow that its steps have reservations.
+    pub(super) fn reserved(&mut self, invocation: InvocationId) {
+        if let Some(waiting) = self.waiting.remove(&invocation) {
+            let placement = LocalPlacement::of_separate_steps(invocation);
+            let _ = waiting.start.send(Ok(Placement::Local(placement)));
         }
     }
 

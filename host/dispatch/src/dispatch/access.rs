@@ -91,7 +91,7 @@ impl FunctionAccess {
             dispatch: self.dispatch.clone(),
             tenant: tenant.clone(),
             placement: self.placement,
-            is_apart: false,
+            reserved: Arc::default(),
             caller: Some(self.deployment.clone()),
             request_id: self.request_id.clone(),
             trace: trace.clone(),

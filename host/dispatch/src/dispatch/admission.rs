@@ -1,21 +1,23 @@
 //! Admission: the gate of a function, and the placement of the call.
 
 use super::account::GaugeGuard;
+use super::place::PlacedCall;
 use super::workflow::unready;
 use super::{CallCtx, Dispatch, ModelTarget, Target};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::OwnedSemaphorePermit;
 use weir_call::{Fault, until};
 use weir_cluster::{LocalPlacement, Placement, PlacementGuard, RemotePlacement};
 use weir_telemetry::{Metrics, Phase, Span, Trace};
-use weir_types::ErrorCode;
+use weir_types::{ErrorCode, InvocationId};
 
 /// A call that is placed on this node, with its permits.
 pub(super) struct Admission {
     pub(super) placement: LocalPlacement,
-    /// Whether each step of the workflow is placed individually: no device has room for the whole
-    /// workflow.
-    pub(super) is_apart: bool,
+    /// The ids with which separate steps of a workflow have to arrive, by the index of the step.
+    /// Empty if the steps have no reservations.
+    pub(super) steps: Arc<[InvocationId]>,
     pub(super) permits: ForwardPermits,
     pub(super) queueing: Queueing,
 }
@@ -92,16 +94,16 @@ impl Dispatch {
                 }
                 _ => None,
             };
-            let (placement, guard) = self.place(call, target, batch).await?;
-            Ok((placement, ForwardPermits { _gate: gate, placement: Some(guard) }))
+            let PlacedCall { placement, guard, steps } = self.place(call, target, batch).await?;
+            Ok((placement, ForwardPermits { _gate: gate, placement: Some(guard) }, steps))
         };
         let placed = until(call.deadline, placing).await;
-        let (placement, permits) = match placed.unwrap_or_else(|| Err(target.start_timeout())) {
+        let (placement, permits, steps) = match placed.unwrap_or_else(|| Err(target.start_timeout())) {
             Ok(placed) => placed,
             Err(fault) if fault.code == ErrorCode::NoCapacity && self.has_separate_steps(call, target) => {
-                let placement = LocalPlacement { invocation: call.id, device: None };
-                let permits = ForwardPermits::default();
-                return Ok(Placement::Local(Admission { placement, is_apart: true, permits, queueing }));
+                let placement = LocalPlacement::of_separate_steps(call.id);
+                let (permits, steps) = Default::default();
+                return Ok(Placement::Local(Admission { placement, steps, permits, queueing }));
             }
             Err(fault) => {
                 self.count_unstarted(call, target, fault.code);
@@ -110,7 +112,7 @@ impl Dispatch {
         };
         Ok(match placement {
             Placement::Local(placement) => {
-                Placement::Local(Admission { placement, is_apart: false, permits, queueing })
+                Placement::Local(Admission { placement, steps, permits, queueing })
             }
             Placement::Remote(placement) => {
                 queueing.end(&self.metrics);

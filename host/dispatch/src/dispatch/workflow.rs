@@ -1,8 +1,9 @@
 //! One run of a workflow on this node.
 //!
 //! A run is placed as a unit, with all the models that its steps may need, just as a function is
-//! placed with the models that it is granted. If no device has room for all of them, each step is
-//! placed individually (`apart.rs`). Outputs pass between steps as handles: on one node they are
+//! placed with the models that it is granted. If no device has room for all of them, or if the
+//! workflow meets its objectives only with separate steps, each step is placed individually
+//! (`apart.rs`). Outputs pass between steps as handles: on one node they are
 //! neither copied nor serialized; to another node they go directly; between models on one GPU they
 //! stay there (`models.rs`). Steps that do not depend on each other run concurrently. Dropping the
 //! run drops its steps with their model runs and sandboxes. The first step that fails ends the run.
@@ -25,7 +26,7 @@ use weir_call::Fault;
 use weir_cluster::LocalPlacement;
 use weir_control::workflows::DeployedWorkflow;
 use weir_inference::{Completion, Execution};
-use weir_types::ErrorCode;
+use weir_types::{ErrorCode, InvocationId};
 use weir_workflow::Plan;
 
 impl Dispatch {
@@ -34,14 +35,14 @@ impl Dispatch {
         self: &Arc<Self>,
         call: &CallCtx,
         workflow: &DeployedWorkflow,
-        Admission { placement, is_apart, permits, queueing }: Admission,
+        Admission { placement, steps, permits, queueing }: Admission,
         job: InferenceJob,
     ) -> Result<Completion, Fault> {
         let queue_time = queueing.end(&self.metrics);
         let inputs = self.intermediates.here(job.inputs).await?;
         let wanted = job.wanted.as_deref();
-        let steps = self.steps(call, workflow, placement, is_apart);
-        if is_apart {
+        let steps = self.steps(call, workflow, placement, steps);
+        if placement.has_separate_steps {
             return steps.run_apart(workflow, inputs, wanted).await;
         }
         let _running = GaugeGuard::new(&self.metrics.calls.running);
@@ -60,13 +61,13 @@ impl Dispatch {
         call: &CallCtx,
         workflow: &DeployedWorkflow,
         placement: LocalPlacement,
-        is_apart: bool,
+        reserved: Arc<[InvocationId]>,
     ) -> Steps {
         Steps {
             dispatch: self.clone(),
             tenant: workflow.id.tenant.clone(),
             placement,
-            is_apart,
+            reserved,
             caller: None,
             request_id: call.request_id.clone(),
             trace: call.trace.clone(),

@@ -6,7 +6,7 @@ use super::{FrameError, FrameReader, FrameWriter};
 use crate::{AnnouncedInvocation, AnnouncedModel, DispatcherCommand, Hello, NodeEvent, StagedModel};
 use weir_scheduler::{
     Alternative, Arrival, DeviceRule, DeviceSpec, DeviceUse, Estimate, InputsOn, LoadByTier,
-    MeasuredTransfer, ModelDemand, Part, PartId, Rejection, Slo, StorageTier, Why,
+    MeasuredTransfer, ModelDemand, Part, PartId, PlannedStep, Rejection, Slo, StorageTier, Why,
 };
 use weir_types::{Cost, DeviceId, FunctionId, InvocationId, ModelId, NodeId, Platform, Platforms, Version};
 
@@ -79,7 +79,7 @@ fields! {
     AnnouncedModel { device, model, bytes, parts }
     Arrival {
         invocation, function, models, deadline_at_ns, priority, batch, run_time_ns, run_times_ns, slo,
-        inputs, batch_items_max,
+        inputs, batch_items_max, steps,
     }
     DeviceId { node, ordinal }
     DeviceSpec { kind, platform, capacity_bytes, slots, invocations_max, rule }
@@ -95,6 +95,7 @@ fields! {
     ModelDemand { model, bytes, load_time_ns, runs_on, parts }
     ModelId { tenant, name, version }
     Part { id, bytes }
+    PlannedStep { invocation, function, models, after, batch, run_times_ns }
     Slo { due_at_ns, cost_max }
     StagedModel { model, bytes, moved }
     Why { estimate, alternatives, queued_ns }
@@ -110,6 +111,7 @@ variants! {
         4 => Beat,
         5 => Load { device, model, evict },
         6 => Release { device, model },
+        7 => Reserved { invocation, estimate },
     }
     NodeEvent as "event" {
         0 => Hello(hello),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use weir_link::{AnnouncedInvocation, AnnouncedModel, DispatcherCommand, Hello, NodeEvent, StagedModel};
 use weir_scheduler::{
     Alternative, Arrival, DeviceKind, DeviceRule, DeviceSpec, DeviceUse, Estimate, InputsOn, LoadByTier,
-    MeasuredTransfer, ModelDemand, Part, PartId, Rejection, Slo, StorageTier, Why,
+    MeasuredTransfer, ModelDemand, Part, PartId, PlannedStep, Rejection, Slo, StorageTier, Why,
 };
 use weir_types::{
     Cost, DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version,
@@ -38,6 +38,7 @@ pub(crate) fn arrival() -> NodeEvent {
         slo: None,
         inputs: Vec::new(),
         batch_items_max: 8,
+        steps: Vec::new(),
     };
     NodeEvent::Arrived { arrival, deadline_in_ns: 30_000_000_000, due_in_ns: None }
 }
@@ -133,6 +134,8 @@ pub(crate) fn command() -> impl Strategy<Value = DispatcherCommand> {
         Rejection::NodeLost,
     ]);
     prop_oneof![
+        (id(), estimate())
+            .prop_map(|(invocation, estimate)| DispatcherCommand::Reserved { invocation, estimate }),
         (id(), place, evict(), why).prop_map(|(invocation, (node, device, address), evict, why)| {
             DispatcherCommand::Start {
                 invocation,
@@ -237,23 +240,13 @@ fn hello() -> impl Strategy<Value = Hello> {
 }
 
 fn any_arrival() -> impl Strategy<Value = Arrival> {
-    let demand = (model(), any::<u64>(), any::<Option<u64>>(), 0_usize..=3, parts()).prop_map(
-        |(model, bytes, load_time_ns, platforms, parts)| ModelDemand {
-            model,
-            bytes,
-            load_time_ns,
-            runs_on: Platform::ALL.into_iter().take(platforms).collect(),
-            parts,
-        },
-    );
     let slo =
         any::<(u64, u64)>().prop_map(|(due_at_ns, cost)| Slo { due_at_ns, cost_max: Cost::from_nanos(cost) });
     let inputs = any::<(u32, u64)>().prop_map(|(node, bytes)| InputsOn { node: NodeId(node), bytes });
-    let lists =
-        (vec(demand, 0..3), vec((text().prop_map(DeviceKind), any::<u64>()), 0..2), vec(inputs, 0..2));
+    let lists = (vec(demand(), 0..3), run_times_ns(), vec(inputs, 0..2), vec(step(), 0..3));
     let numbers = any::<(u64, u64, u32, u32, u32, Option<u64>)>();
     (model(), lists, numbers, option::of(slo)).prop_map(
-        |(function, (models, run_times_ns, inputs), numbers, slo)| Arrival {
+        |(function, (models, run_times_ns, inputs, steps), numbers, slo)| Arrival {
             invocation: InvocationId(numbers.0),
             function: FunctionId { tenant: function.tenant, name: function.name, version: function.version },
             models,
@@ -265,6 +258,37 @@ fn any_arrival() -> impl Strategy<Value = Arrival> {
             slo,
             inputs,
             batch_items_max: numbers.4,
+            steps,
+        },
+    )
+}
+
+fn demand() -> impl Strategy<Value = ModelDemand> {
+    (model(), any::<u64>(), any::<Option<u64>>(), 0_usize..=3, parts()).prop_map(
+        |(model, bytes, load_time_ns, platforms, parts)| ModelDemand {
+            model,
+            bytes,
+            load_time_ns,
+            runs_on: Platform::ALL.into_iter().take(platforms).collect(),
+            parts,
+        },
+    )
+}
+
+fn run_times_ns() -> impl Strategy<Value = Vec<(DeviceKind, u64)>> {
+    vec((text().prop_map(DeviceKind), any::<u64>()), 0..2)
+}
+
+fn step() -> impl Strategy<Value = PlannedStep> {
+    let models = vec(demand(), 0..2);
+    (any::<u64>(), model(), models, vec(any::<u32>(), 0..3), any::<u32>(), run_times_ns()).prop_map(
+        |(invocation, function, models, after, batch, run_times_ns)| PlannedStep {
+            invocation: InvocationId(invocation),
+            function: FunctionId { tenant: function.tenant, name: function.name, version: function.version },
+            models,
+            after,
+            batch,
+            run_times_ns,
         },
     )
 }

@@ -59,6 +59,8 @@ struct WorkflowWorld<'a> {
     ends: BinaryHeap<Reverse<(u64, usize)>>,
     busy_ns: Vec<u64>,
     now_ns: u64,
+    /// Whether all steps take the times that the policy expects. A node learns them.
+    is_exact: bool,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -90,6 +92,7 @@ impl<'a> WorkflowWorld<'a> {
             ends: BinaryHeap::new(),
             busy_ns: vec![0; devices.len()],
             now_ns: 0,
+            is_exact: options.jitter == 0.0 && policy != WorkflowPolicyKind::Node,
         }
     }
 
@@ -98,6 +101,15 @@ impl<'a> WorkflowWorld<'a> {
         loop {
             let arrival_ns = arrivals.peek().map(|(_, (at_ns, _))| *at_ns);
             let end = self.ends.peek().map(|Reverse(end)| *end);
+            let next_ns = [arrival_ns, end.map(|(at_ns, _)| at_ns)].into_iter().flatten().min();
+            if let Some(at_ns) = self.policy.wake_at_ns()
+                && next_ns.is_none_or(|next_ns| at_ns < next_ns)
+                && (next_ns.is_some() || self.policy.unfinished() > 0)
+            {
+                self.now_ns = at_ns.max(self.now_ns);
+                self.tell(WorkflowEvent::Woken)?;
+                continue;
+            }
             if let Some((at_ns, device)) =
                 end.filter(|(at_ns, _)| arrival_ns.is_none_or(|arrival_ns| *at_ns <= arrival_ns))
             {
@@ -141,7 +153,7 @@ impl<'a> WorkflowWorld<'a> {
         if state.steps.iter().all(|fate| *fate == StepFate::Ended) {
             let RequestState { cost, is_admitted, slo, .. } = *state;
             state.outcome = Some(WorkflowOutcome::Ended { at_ns: self.now_ns, cost, is_admitted });
-            let is_exact = self.options.jitter == 0.0;
+            let is_exact = self.is_exact;
             let is_kept = self.now_ns <= slo.due_at_ns && cost <= slo.cost_max;
             ensure(is_kept || !is_admitted || !is_exact, "admitted workflows meet their objectives", || {
                 format!("request {request} ends at {} for {cost}, with {slo:?}", self.now_ns)

@@ -13,7 +13,7 @@ use crate::{DeviceKey, PlacementRequest, View};
 
 impl AdmissionQueue {
     /// Removes the entries at the head of a timetable that would end after their due times, except
-    /// the last entry.
+    /// the last entry. Reservations are not counted as the head.
     pub(super) fn pass_late(&mut self, now_ns: u64, view: &View, key: DeviceKey) {
         let is_late = |entry: &TimetableEntry| {
             // The entry's own time is earlier by the margin, and later for a trial.
@@ -21,9 +21,12 @@ impl AdmissionQueue {
             let due_at_ns = promised_ns.max(entry.due_at_ns);
             !entry.is_other && now_ns.saturating_add(entry.work_ns()) > due_at_ns
         };
-        let has_late = |table: &Timetable| table.entries().len() > 1 && is_late(&table.entries()[0]);
-        while self.tables.get(&key).is_some_and(has_late) {
-            if let Some(entry) = self.unseat_before_start(view, key, 0) {
+        let late_head = |table: &Timetable| {
+            let head = table.entries().iter().position(|entry| !entry.is_reserved())?;
+            (table.entries().len() > 1 && is_late(&table.entries()[head])).then_some(head)
+        };
+        while let Some(at) = self.tables.get(&key).and_then(late_head) {
+            if let Some(entry) = self.unseat_before_start(view, key, at) {
                 self.late.push(PlacementRequest { slo: Slo::NONE, ..entry.request });
             }
         }

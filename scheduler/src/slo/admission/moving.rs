@@ -57,7 +57,11 @@ impl AdmissionQueue {
         let held = |model| candidate.device.place_of(model);
         for (at, entry) in table.entries().iter().enumerate() {
             // The entries behind one that loads models rely on it.
-            if entry.is_other || !entry.loads.is_empty() || !self.has_other_holders(wish, entry) {
+            if entry.is_other
+                || entry.is_reserved()
+                || !entry.loads.is_empty()
+                || !self.has_other_holders(wish, entry)
+            {
                 continue;
             }
             *tries_left = tries_left.checked_sub(1)?;

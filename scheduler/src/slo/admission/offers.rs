@@ -24,6 +24,8 @@ pub(super) struct Wish<'a> {
     /// The due time, less the margin.
     pub(super) due_at_ns: u64,
     pub(super) cost_max: Cost,
+    /// When the inputs are expected, for a step that has not arrived.
+    pub(super) inputs_at_ns: Option<u64>,
 }
 
 /// A device, with an estimate for the request that ignores the order of the timetable.
@@ -42,19 +44,15 @@ pub(super) struct RoughEstimate<'a> {
 const RUNS_MIN: u64 = 8;
 
 /// Interval of trials for functions whose estimate is unreliable or old.
-const TRIED_NS: u64 = 60_000_000_000;
+pub(super) const TRIED_NS: u64 = 60_000_000_000;
 
 impl AdmissionQueue {
     /// The place for an arriving request, if there is one.
     pub(super) fn offer(&mut self, now_ns: u64, view: &View, request: &PlacementRequest) -> Option<Seat> {
-        let slo = request.slo;
-        let due_at_ns = slo.due_before_ns(request.deadline_at_ns);
-        let budget_ns = match due_at_ns {
-            u64::MAX => u64::MAX - now_ns,
-            due_at_ns => self.settings.without_margin_ns(due_at_ns.saturating_sub(now_ns)),
-        };
-        let Slo { cost_max, .. } = slo;
-        let wish = Wish { now_ns, view, request, due_at_ns: now_ns + budget_ns, cost_max };
+        let budget_ns = self.budget_ns(now_ns, request);
+        let Slo { cost_max, .. } = request.slo;
+        let due_at_ns = now_ns + budget_ns;
+        let wish = Wish { now_ns, view, request, due_at_ns, cost_max, inputs_at_ns: None };
         let quotes = self.quotes(&wish);
         let front = Front::from_steps(&[FrontStep { after: Vec::new(), quotes: quotes.clone() }]).ok()?;
         let how = (self.settings.sample_len, self.settings.choice, request.invocation.0);
@@ -76,10 +74,18 @@ impl AdmissionQueue {
         self.by_move(&wish).or(chosen).or_else(|| self.on_trial(&wish, &front))
     }
 
+    /// The time until the request is due, less the margin.
+    pub(super) fn budget_ns(&self, now_ns: u64, request: &PlacementRequest) -> u64 {
+        match request.slo.due_before_ns(request.deadline_at_ns) {
+            u64::MAX => u64::MAX - now_ns,
+            due_at_ns => self.settings.without_margin_ns(due_at_ns.saturating_sub(now_ns)),
+        }
+    }
+
     /// The devices reported with a rejection: those on which the request would end first if it
     /// started after everything that waits.
     pub(super) fn closest(&self, now_ns: u64, view: &View, request: &PlacementRequest) -> Vec<Alternative> {
-        let wish = Wish { now_ns, view, request, due_at_ns: u64::MAX, cost_max: Cost::MAX };
+        let wish = Wish::unbound(now_ns, view, request);
         let mut candidates: Vec<_> = self.candidates(&wish, None).collect();
         candidates.sort_by_key(|candidate| (candidate.finish_after_ns, candidate.key));
         let behind_all = candidates.iter().take(self.settings.sample_len.max(1)).map(|candidate| {
@@ -107,7 +113,7 @@ impl AdmissionQueue {
     }
 
     /// Run time and cost on each kind of device.
-    fn quotes(&self, wish: &Wish<'_>) -> Vec<Option<Quote>> {
+    pub(super) fn quotes(&self, wish: &Wish<'_>) -> Vec<Option<Quote>> {
         let mut quotes = vec![None; wish.view.kinds_len()];
         for (_, device) in wish.devices() {
             if let Some(quote @ None) = quotes.get_mut(device.kind().index()) {
@@ -142,13 +148,18 @@ impl AdmissionQueue {
 
     /// A place on a device: with the models expected in its memory, or else as if all models had to
     /// be loaded.
-    fn on_device(&self, wish: &Wish<'_>, candidate: &RoughEstimate<'_>) -> Option<PlacementOffer<Seat>> {
+    pub(super) fn on_device(
+        &self,
+        wish: &Wish<'_>,
+        candidate: &RoughEstimate<'_>,
+    ) -> Option<PlacementOffer<Seat>> {
         let RoughEstimate { key, device, run_ns, .. } = *candidate;
         let empty = Timetable::default();
         let now = Now::for_device(wish.now_ns, device);
         let table = self.tables.get(&key).unwrap_or(&empty);
         let missing = |model| !device.holds(model) && !table.brings(model, wish.due_at_ns);
-        let bare = TimetableEntry::new(wish.request.clone(), wish.due_at_ns, run_ns);
+        let mut bare = TimetableEntry::new(wish.request.clone(), wish.due_at_ns, run_ns);
+        bare.inputs_at_ns = wish.inputs_at_ns;
         let loading = |is_loaded: &dyn Fn(crate::ModelKey) -> bool| {
             let mut entry = bare.clone();
             for demand in device.own(&wish.request.models).filter(|demand| is_loaded(demand.model)) {
@@ -218,7 +229,7 @@ impl AdmissionQueue {
         Some(Seat { device, at: 0, entry })
     }
 
-    fn candidates<'a>(
+    pub(super) fn candidates<'a>(
         &'a self,
         wish: &'a Wish<'a>,
         kind: Option<usize>,
@@ -255,7 +266,12 @@ impl AdmissionQueue {
     }
 }
 
-impl Wish<'_> {
+impl<'a> Wish<'a> {
+    /// A wish without objectives.
+    pub(super) fn unbound(now_ns: u64, view: &'a View, request: &'a PlacementRequest) -> Self {
+        Self { now_ns, view, request, due_at_ns: u64::MAX, cost_max: Cost::MAX, inputs_at_ns: None }
+    }
+
     /// The devices that can run the request and are large enough.
     fn devices(&self) -> impl Iterator<Item = (DeviceKey, &DeviceView)> {
         let models = &self.request.models;
@@ -269,7 +285,7 @@ impl AdmissionQueue {
     /// A place at the end of the shortest timetable that does not yet contain an invocation without
     /// an SLO.
     pub(super) fn at_the_end(&self, now_ns: u64, view: &View, request: &PlacementRequest) -> Option<Seat> {
-        let wish = Wish { now_ns, view, request, due_at_ns: u64::MAX, cost_max: Cost::MAX };
+        let wish = Wish::unbound(now_ns, view, request);
         let mut lines: SmallVec<[_; 8]> = self
             .candidates(&wish, None)
             .filter(|candidate| self.tables.get(&candidate.key).is_some_and(|table| !table.has_other()))

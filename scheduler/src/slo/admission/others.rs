@@ -12,7 +12,7 @@ pub(super) struct Others(BTreeSet<(u64, InvocationId)>);
 
 /// Waiting time after which an invocation without an SLO is appended to the timetable of a device.
 /// From then on, capacity is reserved for it, as for admitted invocations with an SLO.
-const PATIENCE_NS: u64 = 2_000_000_000;
+pub(super) const PATIENCE_NS: u64 = 2_000_000_000;
 
 impl AdmissionQueue {
     /// Tracks a waiting invocation without an SLO.

@@ -4,6 +4,7 @@ use super::{asked, deploy, fake, infer, rows, step, workflow};
 use serde_json::{Value, json};
 use weir_tests::{TestNode, eventually, function};
 use weir_types::ErrorCode;
+use weir_types::api::ErrorBody;
 
 /// Starts a node with two accelerators, each with room for one of the models `a`, `b` and `c`.
 async fn node() -> TestNode {
@@ -68,6 +69,37 @@ async fn model_slo_does_not_reject_workflow_steps() {
         (!own.is_ok() && own.code() == ErrorCode::SloUnattainable).then_some(())
     };
     eventually("an inference by itself to be turned away", is_refused).await;
+}
+
+/// The first call of each workflow is a trial, because its models are on no device.
+#[tokio::test]
+async fn slo_of_a_workflow_with_separate_steps_rejects_calls() {
+    let node = node().await;
+    for name in ["d", "e"] {
+        let slow = String::from_utf8(fake(20.0)).unwrap();
+        node.put(&format!("/v1/models/{name}/versions/1?device=fake"), slow).await.ok();
+    }
+    let two = step("one", "d", "x") + &step("two", "e", "one.y");
+    for (name, slo_ms) in [("patient", 20_000), ("hurried", 30)] {
+        deploy(&node, name, &format!("slo_ms = {slo_ms}\n{}", workflow(&two, "two"))).await.ok();
+    }
+    for _ in 0..4 {
+        infer(&node, "patient", &rows(&ROW)).await.ok();
+    }
+    let outcomes = async |name: &str, outcome: &str| {
+        let labels = format!("model=\"{name}\",version=\"1\",outcome=\"{outcome}\"");
+        node.metric("weir_slo_inferences_total", &labels).await
+    };
+    assert_eq!(outcomes("patient", "kept").await, 4.0);
+    // By its estimates, the workflow is too slow: they are tried once a minute.
+    infer(&node, "hurried", &rows(&ROW)).await.ok();
+    let answer = infer(&node, "hurried", &rows(&ROW)).await;
+    assert_eq!((answer.status, answer.refusal().code), (503, ErrorCode::SloUnattainable));
+    let estimated_ms = answer.json::<ErrorBody>().slo.unwrap().estimated_ns / 1_000_000;
+    assert!(estimated_ms >= 39, "{estimated_ms} ms");
+    assert_eq!(outcomes("hurried", "rejected").await, 1.0);
+    // The reservations of ended calls are gone: the models can be used otherwise.
+    infer(&node, "e", &rows(&ROW)).await.ok();
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
-//! A workflow for which no device has enough room as a whole. Each step is placed individually,
-//! like a client's request, on the device where it is estimated to finish first. Outputs that only
+//! A workflow that is not placed as a whole. Each step is placed individually, like a client's
+//! request: at its reserved place if the workflow has objectives, or else on the device where it is
+//! estimated to finish first. Outputs that only
 //! other steps read stay on the node that computed them until those steps take them: see
 //! `intermediates.rs`. On this node, outputs that only models read stay on the device that computed
 //! them, if a model on a sibling device reads them as well.
@@ -9,13 +10,14 @@ use super::super::{CallCtx, Dispatch, ModelTarget, RunResult, Target};
 use super::steps::{Handles, NamedTensors, Steps, handles};
 use crate::intermediates::Handle;
 use futures::future::BoxFuture;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_call::Fault;
 use weir_call::next_invocation_id;
 use weir_control::workflows::{DeployedWorkflow, StepTarget};
 use weir_inference::{Completion, Execution};
 use weir_telemetry::Times;
-use weir_types::ErrorCode;
+use weir_types::{ErrorCode, InvocationId};
 use weir_workflow::{Pinned, ReadyStep};
 
 impl Steps {
@@ -36,7 +38,9 @@ impl Steps {
             Err(fault) if fault.code == ErrorCode::IntermediateLost && catalog.may_run_twice(workflow) => {
                 tracing::warn!(why = fault.text, "rerunning a workflow");
                 metrics.calls.rescheduled.inc();
-                self.run(workflow, inputs, wanted).await?
+                // The ids of the first run may still be in use.
+                let again = Self { reserved: Arc::default(), ..self.clone() };
+                again.run(workflow, inputs, wanted).await?
             }
             outputs => outputs?,
         };
@@ -54,7 +58,7 @@ impl Steps {
     pub(super) fn run_alone<'a>(
         &'a self,
         pinned: &'a Pinned,
-        ReadyStep { inputs, outputs, handed_on, for_models, .. }: ReadyStep<Handle>,
+        ReadyStep { step: at, inputs, outputs, handed_on, for_models }: ReadyStep<Handle>,
     ) -> BoxFuture<'a, Result<Handles, Fault>> {
         let arrived = Instant::now();
         Box::pin(async move {
@@ -71,7 +75,8 @@ impl Steps {
             let step = StepJob { handed_on, for_models, until: self.deadline };
             let job = InferenceJob { inputs, wanted, step: Some(step) };
             let items = job.batch();
-            match self.place_alone(found, arrived, job).await {
+            let id = self.reserved.get(at).copied().unwrap_or_else(next_invocation_id);
+            match self.place_alone(id, found, arrived, job).await {
                 Ok(RunResult { completion, left, is_elsewhere, .. }) => {
                     // The node that ran the step counts it in its statistics.
                     if is_elsewhere {
@@ -93,15 +98,13 @@ impl Steps {
 
     async fn place_alone(
         &self,
+        id: InvocationId,
         found: StepTarget,
         arrived: Instant,
         job: InferenceJob,
     ) -> Result<RunResult, Fault> {
-        let mut call = CallCtx {
-            id: next_invocation_id(),
-            inputs: job.inputs_on(self.dispatch.placements.node()),
-            ..self.call(arrived)
-        };
+        let mut call =
+            CallCtx { id, inputs: job.inputs_on(self.dispatch.placements.node()), ..self.call(arrived) };
         let target = match found {
             StepTarget::Model(entry) => {
                 let meter = self.meter(&entry);

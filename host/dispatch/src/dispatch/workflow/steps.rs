@@ -20,7 +20,7 @@ use weir_control::registry::DeployedFunction;
 use weir_control::workflows::{DeployedWorkflow, Hedge, StepTarget};
 use weir_inference::{Execution, Tensor};
 use weir_telemetry::{AttributeValue, Span, SpanKind, Times, Trace};
-use weir_types::{ErrorCode, TenantId};
+use weir_types::{ErrorCode, InvocationId, TenantId};
 use weir_workflow::{Pinned, Plan, ReadyStep, Run, RunError, StepAction, TargetKind};
 
 /// The nesting limit of calls of functions and workflows.
@@ -36,8 +36,9 @@ pub struct Steps {
     pub(crate) tenant: TenantId,
     /// The placement of the run.
     pub(crate) placement: LocalPlacement,
-    /// Whether each step is placed individually.
-    pub(crate) is_apart: bool,
+    /// The ids of the steps that have reservations, by the index of the step. Empty if the run is
+    /// placed as a whole, or for steps without reservations.
+    pub(crate) reserved: Arc<[InvocationId]>,
     /// The calling function, to which device usage is attributed; `None` for a client's request.
     pub(crate) caller: Option<Arc<DeployedFunction>>,
     pub(crate) request_id: Arc<str>,
@@ -67,7 +68,7 @@ impl Steps {
         let mut run = begun.map_err(|error| Fault::new(ErrorCode::InvalidRequest, error.to_string()))?;
         // Models that are certain to run are loaded while the first steps run. Dropped with the
         // run.
-        let is_sure = |step: &usize| !self.is_apart && run.is_sure(*step);
+        let is_sure = |step: &usize| !self.placement.has_separate_steps && run.is_sure(*step);
         let sure: Vec<_> = (0..plan.steps().len()).filter(is_sure).collect();
         let mut loading = std::pin::pin!(self.load_ahead(plan, &sure));
         let mut under_way = FuturesUnordered::new();
@@ -77,7 +78,8 @@ impl Steps {
                 names.push(begin.step);
                 // Individually placed steps already run where they finish first, so they are not
                 // hedged.
-                let hedge = workflow.hedge(plan, begin.step).filter(|_| !self.is_apart).cloned();
+                let hedge =
+                    workflow.hedge(plan, begin.step).filter(|_| !self.placement.has_separate_steps).cloned();
                 under_way.push(self.step(plan, begin, hedge));
             }
             if under_way.is_empty() {
@@ -114,7 +116,9 @@ impl Steps {
             steps.trace = span.trace();
             let step = begin.step;
             let given = match plan.steps().get(step).map(|step| &step.action) {
-                Some(StepAction::Run(Some(pinned))) if steps.is_apart => steps.run_alone(pinned, begin).await,
+                Some(StepAction::Run(Some(pinned))) if steps.placement.has_separate_steps => {
+                    steps.run_alone(pinned, begin).await
+                }
                 Some(action) => steps.run_here(action, hedge, begin).await,
                 None => Err(unknown()),
             };
