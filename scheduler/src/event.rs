@@ -235,7 +235,7 @@ pub struct Arrival {
     pub steps: Vec<PlannedStep>,
 }
 
-/// A step of a workflow. It arrives as an invocation of its own when its inputs exist.
+/// A step of a workflow. It arrives as a separate invocation when its inputs exist.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedStep {
     /// The id with which the step will arrive.
@@ -258,7 +258,7 @@ impl PlannedStep {
     /// are placed without reservations.
     pub const STEPS_MAX: usize = 64;
 
-    /// The arrival of the step, as far as it is known before its inputs exist.
+    /// The expected arrival of the step, without inputs.
     pub(crate) fn arrival(&self, deadline_at_ns: u64, priority: u32) -> Arrival {
         Arrival {
             invocation: self.invocation,

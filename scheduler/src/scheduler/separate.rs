@@ -37,8 +37,12 @@ impl Scheduler {
             Ok(estimate) => self.reserved(request, estimate, actions),
             Err(Some(estimate)) => {
                 self.view.forget(request);
-                let (invocation, alternatives) = (request.invocation, Vec::new());
-                actions.push(Action::Reject { invocation, why: Rejection::Slo, estimate, alternatives });
+                actions.push(Action::Reject {
+                    invocation: request.invocation,
+                    why: Rejection::Slo,
+                    estimate,
+                    alternatives: Vec::new(),
+                });
             }
             Err(None) => return false,
         }

@@ -367,7 +367,7 @@ impl WorkflowPolicy for NodeWorkflows {
     }
 }
 
-/// The told time of a step on a kind of device that cannot run it.
+/// The expected time of a step on a kind of device that cannot run it.
 const NEVER_NS: u64 = 1 << 56;
 
 fn kind_named(kind: usize) -> DeviceKind {

@@ -216,7 +216,7 @@ impl PlacementState {
         }
     }
 
-    /// Tells a waiting workflow that its steps have reservations.
+    /// Answers a waiting workflow whose steps have reservations.
     pub(super) fn reserved(&mut self, invocation: InvocationId) {
         if let Some(waiting) = self.waiting.remove(&invocation) {
             let placement = LocalPlacement::of_separate_steps(invocation);

@@ -6,8 +6,8 @@
 //! devices to try. A reservation becomes an ordinary entry when its step arrives. Its due time is
 //! that of its planned end, so that later arrivals do not delay the steps that follow it.
 //!
-//! A reservation whose step arrives too late *lapses*. Once the step arrives, it is admitted anew with
-//! the time that is left to it, or continues without an SLO.
+//! A reservation whose step arrives too late *lapses*. Once the step arrives, it is admitted like an
+//! invocation with the time that is left to it, or continues without an SLO.
 
 use super::AdmissionQueue;
 use super::offers::{RoughEstimate, Seat, TRIED_NS, Wish};
