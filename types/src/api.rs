@@ -153,6 +153,9 @@ pub struct Deployed {
     /// The share of the calls that the version gets, if it is a canary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<Canary>,
+    /// Whether the version gets only the calls that name it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_preview: bool,
     /// Whether the request created a version.
     pub created: bool,
     /// Path of the function's endpoint on the node.
@@ -166,6 +169,16 @@ pub struct Deployed {
     /// Old versions that the deploy removed (`sandbox.versions_keep`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed_versions: Vec<Version>,
+}
+
+/// Body of `POST /v1/functions/{name}/promote`. Without a version, the request makes the canary
+/// active.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Promotion {
+    /// The version to make active.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<Version>,
 }
 
 /// Body of `POST /v1/functions/{name}/rollback`. Without a version, the request activates the

@@ -33,6 +33,9 @@ const ABANDON: Duration = Duration::from_secs(1);
 /// With --canary, the new version gets a share of the calls, and the previous version the others. The
 /// node ends the canary if more of its calls fail or are slow. `weir promote` gives it all calls.
 ///
+/// With --preview, the new version gets no calls, except those that name it: /fn/NAME@VERSION/. `weir
+/// promote NAME VERSION` gives it all calls.
+///
 /// With --watch, deploys the project again after every change of its files, and shows the function's
 /// log until Ctrl-C. If weir.toml has a `watch_build`, an edit replaces the function's modules
 /// without a new version; `weir deploy` afterwards makes the version to keep.
@@ -43,6 +46,7 @@ const ABANDON: Duration = Duration::from_secs(1);
 ///   weir deploy hello target/hello.wasm
 ///   weir deploy --canary 10                       # the new version gets 10 % of the calls
 ///   weir deploy --canary 10 --promote-after 5m    # and all of them, unless it fails more often
+///   weir deploy --preview                         # no calls, except at /fn/NAME@VERSION/
 ///   weir deploy digits digits.wasm --models digits --limit deadline_ms=5000
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
@@ -65,6 +69,9 @@ pub(crate) struct DeployArgs {
     watch: bool,
     #[command(flatten)]
     canary: CanaryArgs,
+    /// Give the new version no calls, except those that name it
+    #[arg(long, conflicts_with_all = ["canary", "watch"])]
+    preview: bool,
     #[command(flatten)]
     client: ClientArgs,
 }
@@ -95,12 +102,13 @@ pub(crate) fn run(args: &DeployArgs, context: &CommandContext) -> Result<()> {
         component: Component::File(&component),
         manifest: &manifest,
         strict: args.strict,
-        canary: args.canary.query(),
+        role: args.role(),
     };
     let deployed = deployment.send(&client, context.output)?;
     match deployed.canary.filter(|canary| canary.promote_after_ms.is_some()) {
         None => {
-            if args.canary.is_given() && deployed.canary.is_none() && deployed.created {
+            let is_first = deployed.canary.is_none() && !deployed.is_preview && deployed.created;
+            if is_first && (args.canary.is_given() || args.preview) {
                 context.output.note("no version was active before, so this one gets all calls");
             }
             context.output.result(&deployed, |deployed| describe(deployed, &client))
@@ -112,6 +120,14 @@ pub(crate) fn run(args: &DeployArgs, context: &CommandContext) -> Result<()> {
                 format!("{} is at version {} now", function.active.name, function.active.version)
             })
         }
+    }
+}
+
+impl DeployArgs {
+    /// The share of the calls of the new version, as a query; none for all calls.
+    fn role(&self) -> Vec<(&'static str, String)> {
+        let preview = self.preview.then(|| ("preview", "true".to_owned()));
+        self.canary.query().into_iter().chain(preview).collect()
     }
 }
 

@@ -157,7 +157,7 @@ impl FunctionState {
                 component: Component::Stored(self.digest),
                 manifest: &declared.manifest,
                 strict: false,
-                canary: canary.map(|canary| ("canary", canary.percent.to_string())).into_iter().collect(),
+                role: canary.map(|canary| ("canary", canary.percent.to_string())).into_iter().collect(),
             };
             upload.dry_run(client)?.function.version == self.version
         };

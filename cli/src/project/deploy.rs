@@ -15,6 +15,9 @@ pub(crate) fn describe(deployed: &Deployed, client: &Client) -> String {
             function.name, function.version, canary.percent
         );
     }
+    if !deployed.created && deployed.is_preview {
+        return format!("{} version {} exists already: {}\n", function.name, function.version, deployed.path);
+    }
     if !deployed.created {
         return format!(
             "{} version {} is deployed already: the same component and manifest\n",
@@ -32,6 +35,12 @@ pub(crate) fn describe(deployed: &Deployed, client: &Client) -> String {
         text.push_str(&format!(
             "  a canary with {} % of the calls: weir promote {name}, or weir rollback {name}\n",
             canary.percent
+        ));
+    }
+    if deployed.is_preview {
+        text.push_str(&format!(
+            "  a preview, which gets no other calls: weir promote {} {}\n",
+            function.name, function.version
         ));
     }
     deployed.warnings.iter().for_each(|warning| text.push_str(&format!("  warning: {warning}\n")));

@@ -16,8 +16,8 @@ pub(crate) struct ComponentUpload<'a> {
     pub(crate) manifest: &'a FunctionManifest,
     /// Reject imports that would be linked as denied.
     pub(crate) strict: bool,
-    /// Options of a canary, for the query.
-    pub(crate) canary: Vec<(&'static str, String)>,
+    /// Which calls the version gets, as parts of the query; empty: all.
+    pub(crate) role: Vec<(&'static str, String)>,
 }
 
 /// A component to deploy.
@@ -41,7 +41,7 @@ impl ComponentUpload<'_> {
     }
 
     fn request(&self, client: &Client, output: OutputSettings, dry_run: bool) -> Result<Deployed> {
-        let Self { name, component, manifest, strict, canary } = self;
+        let Self { name, component, manifest, strict, role } = self;
         let mut query = form_urlencoded::Serializer::new(String::new());
         if *strict {
             query.append_pair("strict", "true");
@@ -52,7 +52,7 @@ impl ComponentUpload<'_> {
         if let Component::Stored(digest) = component {
             query.append_pair("digest", &digest.to_string());
         }
-        query.extend_pairs(canary);
+        query.extend_pairs(role);
         let query = query.finish();
         let path = format!("/v1/functions/{name}{}{query}", if query.is_empty() { "" } else { "?" });
         let what = format!("deploy {name}");

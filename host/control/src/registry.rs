@@ -19,6 +19,7 @@ mod record;
 #[cfg(test)]
 mod tests;
 
+pub use canary::InactiveRole;
 pub use entry::{DeploymentKind, Noun, RegistryEntry};
 pub use function::{
     ComponentChange, DeployedFunction, FunctionEntry, FunctionParts, FunctionRecord, Prepare,

@@ -8,14 +8,16 @@ pub use watch::watch_canaries;
 pub(super) use watch::{CANARIES_PATH, counts_here};
 
 use super::Caller;
+use super::body::small;
 use super::error::ApiError;
 use super::models;
 use super::permission::RouteAccess;
 use super::routes::Routes;
 use super::table::MANAGE;
-use super::versions::{VersionedResource, missing, parse_name, summary};
+use super::versions::{VersionedResource, find, missing, parse_name, summary};
 use crate::NodeState;
 use crate::state::NodeExtractor;
+use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::routing::{get, post};
 use axum::{Extension, Json};
@@ -28,8 +30,11 @@ use weir_control::models::{ModelEntry, ModelRoles};
 use weir_control::registry::{DeploymentKind, FunctionParts, RegistryEntry};
 use weir_inference::Content;
 use weir_telemetry::logs::now_ms;
-use weir_types::api::{Canary, CanaryReport, EventKind, Function, Model};
+use weir_types::api::{Canary, CanaryReport, EventKind, Function, Model, Promotion};
 use weir_types::{ErrorCode, ModelId, Name, TenantId, Version};
+
+/// Size limit of the JSON body of a promotion.
+const PROMOTION_BYTES_MAX: usize = 64 << 10;
 
 /// The version of an asynchronous invocation, fixed when the request was accepted. In the extensions
 /// of the request when it runs.
@@ -39,6 +44,8 @@ pub(crate) struct FixedVersion(pub(crate) Version);
 /// The parts of a request that decide about the version that it uses.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct VersionChoice<'a> {
+    /// The version that the request names.
+    named: Option<Version>,
     fixed: Option<Version>,
     key: Option<&'a [u8]>,
 }
@@ -50,7 +57,17 @@ impl<'a> VersionChoice<'a> {
     }
 
     pub(crate) fn from_headers(headers: &'a HeaderMap) -> Self {
-        Self { fixed: None, key: headers.get(VERSION_KEY).map(http::HeaderValue::as_bytes) }
+        Self { key: headers.get(VERSION_KEY).map(http::HeaderValue::as_bytes), ..Self::default() }
+    }
+
+    /// The choice for a request that names a version; `None`: the choice stays the same.
+    pub(crate) fn of_version(self, named: Option<Version>) -> Self {
+        Self { named, ..self }
+    }
+
+    /// The version that the request names.
+    pub(crate) fn named(&self) -> Option<Version> {
+        self.named
     }
 
     /// The key of the client, with which all its calls use the same version.
@@ -63,11 +80,15 @@ impl<'a> VersionChoice<'a> {
         self.fixed
     }
 
-    /// The version for the call. A fixed version that was removed is replaced by a serving version.
+    /// The version for the call. A fixed version that was removed is replaced by a serving version, and
+    /// a named version is not.
     pub(crate) fn choose<'e, K: DeploymentKind>(
         &self,
         entry: &'e RegistryEntry<K>,
     ) -> Option<&'e Arc<K::Deployment>> {
+        if let Some(named) = self.named {
+            return entry.versions.get(&named);
+        }
         let fixed = self.fixed.and_then(|fixed| entry.versions.get(&fixed));
         fixed.or_else(|| entry.choose(self.key))
     }
@@ -123,13 +144,32 @@ async fn promote(
     State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
+    body: Body,
 ) -> Result<Json<Function>, ApiError> {
     let name = parse_name(&name)?;
-    let entry = FunctionParts::registry(&node).promote(&caller.tenant, &name, None).await?;
+    let Promotion { version } = read_promotion(body).await?;
+    let registry = FunctionParts::registry(&node);
+    let before = find::<FunctionParts>(&node, &caller, &name)?.head;
+    let entry = registry.promote_to(&caller.tenant, &name, version).await?;
+    let of = (CanaryOf::Function, &caller.tenant, &name);
+    if let Some(ended) = before.canary.filter(|canary| canary.version != entry.head.active) {
+        let text = format!("canary {} of function {name} was rolled back by a request", ended.version);
+        node.note_canary(EventKind::CanaryRolledBack, of, text);
+    }
     let text = format!("version {} of function {name} was promoted by a request", entry.head.active);
-    node.note_canary(EventKind::CanaryPromoted, (CanaryOf::Function, &caller.tenant, &name), text);
+    node.note_canary(EventKind::CanaryPromoted, of, text);
     FunctionParts::rolled_back(&node);
     summary(&node, &entry).map(Json).ok_or_else(|| missing::<FunctionParts>(&name))
+}
+
+/// Reads the version to promote, if the body names one.
+async fn read_promotion(body: Body) -> Result<Promotion, ApiError> {
+    let body = small(body, PROMOTION_BYTES_MAX).await?;
+    let promotion = if body.is_empty() { Ok(Promotion::default()) } else { serde_json::from_slice(&body) };
+    promotion.map_err(|error| {
+        let text = format!("the body must be {{}} or {{\"version\": N}}: {error}");
+        ApiError::new(ErrorCode::InvalidRequest, text)
+    })
 }
 
 /// `POST /v1/models/{name}/promote`.

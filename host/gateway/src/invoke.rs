@@ -10,6 +10,7 @@ use super::prefer::PreferHeader;
 use super::request_id::RequestId;
 use super::traces::{self, CallRoute};
 use super::v2::{self, NamedTarget};
+use super::versions::parse_version;
 use crate::NodeState;
 use axum::body::Body;
 use axum::extract::Request;
@@ -29,18 +30,46 @@ use weir_control::models::ModelChoices;
 use weir_control::registry::DeployedFunction;
 use weir_dispatch::{CallCtx, FunctionTarget, HttpRequest, deadline};
 use weir_types::api::InvocationKind;
-use weir_types::{ErrorCode, FunctionKind, Name, TenantId};
+use weir_types::{ErrorCode, FunctionKind, Name, TenantId, Version};
 
-/// Calls the function whose name is the first `name_len` bytes after `/fn/`.
+/// The function in the path of a call: `NAME` or `NAME@VERSION` after `/fn/`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CallTarget {
+    name_len: usize,
+    /// The length of the name with the version.
+    len: usize,
+}
+
+impl CallTarget {
+    /// Parses the path after `/fn/`.
+    pub(super) fn parse(call: &str) -> Self {
+        let len = call.find('/').unwrap_or(call.len());
+        Self { name_len: call[..len].find('@').unwrap_or(len), len }
+    }
+
+    /// The name of the function in the path after `/fn/`.
+    pub(super) fn name(self, call: &str) -> &str {
+        &call[..self.name_len]
+    }
+
+    /// The version in the path after `/fn/`, if it names one.
+    fn version(self, call: &str) -> Result<Option<Version>, ApiError> {
+        call[self.name_len..self.len].strip_prefix('@').map(parse_version).transpose()
+    }
+}
+
+/// Calls the function in the path of the request.
 pub(super) async fn invoke(
     node: &NodeState,
     tenant: TenantId,
-    name_len: usize,
+    target: CallTarget,
     mut request: Request,
     id: &RequestId,
 ) -> Result<Response, ApiError> {
-    let name = &request.uri().path()["/fn/".len()..][..name_len];
-    let deployment = find(node, &tenant, name, VersionChoice::for_request(&request)).await?;
+    let call = &request.uri().path()["/fn/".len()..];
+    let name = target.name(call);
+    let choice = VersionChoice::for_request(&request).of_version(target.version(call)?);
+    let deployment = find(node, &tenant, name, choice).await?;
     if let Some(prefer) = PreferHeader::take(request.headers_mut())? {
         let limits = &deployment.manifest.limits;
         let later = Later {
@@ -58,7 +87,7 @@ pub(super) async fn invoke(
         return Err(ApiError::new(ErrorCode::Unavailable, "the node is shutting down; try another"));
     }
     let version = deployment.id.version;
-    match run(node, deployment, None, name_len, request, id).await {
+    match run(node, deployment, None, target, request, id).await {
         Ok(mut response) => {
             response.headers_mut().insert(headers::VERSION, version.0.into());
             Ok(response)
@@ -71,11 +100,11 @@ pub(super) async fn invoke(
 pub(super) async fn invoke_granted(
     node: &NodeState,
     grant: ForwardGrant,
-    name_len: usize,
+    target: CallTarget,
     request: Request,
     id: &RequestId,
 ) -> Result<Response, ApiError> {
-    let name = &request.uri().path()["/fn/".len()..][..name_len];
+    let name = target.name(&request.uri().path()["/fn/".len()..]);
     // The event of a new version may arrive after the first call of the version.
     let Some(deployment) = node.registry.find_version(&grant.tenant, name, grant.version).await else {
         return Ok(refused("the node does not know that version of the function\n"));
@@ -83,7 +112,7 @@ pub(super) async fn invoke_granted(
     if !node.knows_chosen(&grant).await {
         return Ok(refused("the node does not know the versions of models that the call uses\n"));
     }
-    run(node, deployment, Some(grant), name_len, request, id).await
+    run(node, deployment, Some(grant), target, request, id).await
 }
 
 /// The version of a function for one call. Looks an unknown function up, because another node may
@@ -104,14 +133,20 @@ async fn find(
     if let Ok(new) = Name::new(name) {
         Box::pin(node.look_up(tenant, &new, LookupFor::Tenant)).await?;
     }
-    known().ok_or_else(|| unknown(name))
+    if let Some(known) = known() {
+        return Ok(known);
+    }
+    match (choice.named(), node.registry.get(tenant, name)) {
+        (Some(version), Some(entry)) => Ok(entry.require(version)?.clone()),
+        _ => Err(unknown(name)),
+    }
 }
 
 async fn run(
     node: &NodeState,
     deployment: Arc<DeployedFunction>,
     grant: Option<ForwardGrant>,
-    name_len: usize,
+    called: CallTarget,
     request: Request,
     id: &RequestId,
 ) -> Result<Response, ApiError> {
@@ -129,7 +164,7 @@ async fn run(
             Err(error) => Err(error),
         },
         FunctionKind::Http02 | FunctionKind::Http03 => {
-            http(node, ctx, function, head, name_len, body, id).await
+            http(node, ctx, function, head, called, body, id).await
         }
     };
     match &answered {
@@ -186,7 +221,7 @@ async fn http(
     ctx: CallCtx,
     function: FunctionTarget,
     mut head: http::request::Parts,
-    name_len: usize,
+    called: CallTarget,
     body: Body,
     id: &RequestId,
 ) -> Result<Response, ApiError> {
@@ -195,7 +230,7 @@ async fn http(
     let receiving = receive(body, length, &node.arena, limit);
     let body = received(&ctx, function.deployment(), receiving).await?;
     prepare(&mut head.headers, id);
-    let guest_uri = guest_uri(&head.uri, name_len);
+    let guest_uri = guest_uri(&head.uri, called);
     let call = HttpCall { ctx, function, request: HttpRequest { head, guest_uri, body } };
     let DeployedFunction { manifest, answers, .. } = &**call.function.deployment();
     // The response to a forwarded call is cached by the node that forwarded it.
@@ -261,10 +296,10 @@ pub(super) fn unknown(name: &str) -> ApiError {
     }
 }
 
-/// Returns the request target as the function sees it: without `/fn/{name}`.
-fn guest_uri(uri: &Uri, name_len: usize) -> Uri {
+/// Returns the request target as the function sees it: without `/fn/{name}` or `/fn/{name}@{version}`.
+fn guest_uri(uri: &Uri, called: CallTarget) -> Uri {
     let target = uri.path_and_query().map_or("", PathAndQuery::as_str);
-    let rest = &target["/fn/".len() + name_len..];
+    let rest = &target["/fn/".len() + called.len..];
     let target = if rest.starts_with('/') { rest.to_owned() } else { format!("/{rest}") };
     // A suffix of a valid target after a slash is valid.
     let target =
@@ -305,8 +340,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn path_may_name_a_version() {
+        let parts = |call: &'static str| {
+            let target = CallTarget::parse(call);
+            (target.name(call), target.version(call).map_err(|error| error.code))
+        };
+        for plain in ["hello", "hello/", "hello/a@2", "hello/@"] {
+            assert_eq!(parts(plain), ("hello", Ok(None)), "{plain}");
+        }
+        assert_eq!(parts("hello@12/a@b"), ("hello", Ok(Some(Version(12)))));
+        for bad in ["hello@", "hello@0", "hello@-1", "hello@two", "hello@1@2", "hello@4294967296"] {
+            assert_eq!(parts(bad), ("hello", Err(ErrorCode::InvalidRequest)), "{bad}");
+        }
+        assert_eq!(parts("@1"), ("", Ok(Some(Version(1)))));
+    }
+
+    #[test]
     fn function_sees_paths_without_its_prefix() {
-        let seen = |uri: &'static str| guest_uri(&Uri::from_static(uri), "hello".len()).to_string();
+        let seen = |uri: &'static str| {
+            let uri = Uri::from_static(uri);
+            let target = CallTarget::parse(&uri.path()["/fn/".len()..]);
+            guest_uri(&uri, target).to_string()
+        };
         assert_eq!(seen("/fn/hello"), "/");
         assert_eq!(seen("/fn/hello/"), "/");
         assert_eq!(seen("/fn/hello/a/b?c=d"), "/a/b?c=d");

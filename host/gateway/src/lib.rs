@@ -75,6 +75,7 @@ use error::{ApiError, Dialect};
 use health::Monitoring;
 use http::header::{ALLOW, CONNECTION};
 use http::{HeaderValue, Version};
+use invoke::CallTarget;
 use prometheus_client::metrics::gauge::Gauge;
 use request_id::RequestId;
 use std::net::IpAddr;
@@ -254,14 +255,13 @@ impl Gateway {
 
     async fn call_route(&self, caller: Caller, mut request: Request, id: &RequestId) -> Response {
         if let Some(call) = request.uri().path().strip_prefix("/fn/") {
-            // Keep only the length of the name, because the request itself is moved to the
-            // function.
-            let name_len = name_len(call);
-            if let Err(error) = caller.check_call(&table::CALL, request.method(), &call[..name_len]) {
+            // Keep only lengths, because the request itself is moved to the function.
+            let target = CallTarget::parse(call);
+            if let Err(error) = caller.check_call(&table::CALL, request.method(), target.name(call)) {
                 return error.into_response();
             }
             // Boxed: each enclosing future would contain and copy it.
-            return Box::pin(invoke::invoke(&self.node, caller.tenant, name_len, request, id))
+            return Box::pin(invoke::invoke(&self.node, caller.tenant, target, request, id))
                 .await
                 .unwrap_or_else(IntoResponse::into_response);
         }
@@ -365,8 +365,8 @@ impl Gateway {
         restore_host(&mut request);
         // The node that received the request has counted it for the quotas.
         *owner = Some(self.node.permits.answers.owner(&grant.tenant, None));
-        if let Some(name_len) = request.uri().path().strip_prefix("/fn/").map(name_len) {
-            return invoke::invoke_granted(&self.node, grant, name_len, request, id).await;
+        if let Some(target) = request.uri().path().strip_prefix("/fn/").map(CallTarget::parse) {
+            return invoke::invoke_granted(&self.node, grant, target, request, id).await;
         }
         request.extensions_mut().insert(Caller::unrestricted(grant.tenant.clone()));
         request.extensions_mut().insert(grant);
@@ -382,11 +382,6 @@ fn may_be_large(path: &str) -> bool {
         || path.ends_with("/infer")
         || path == embeddings::PATH
         || grpc::is_call(path)
-}
-
-/// Returns the length of the function's name in the path after `/fn/`.
-fn name_len(call: &str) -> usize {
-    call.find('/').unwrap_or(call.len())
 }
 
 /// Converts axum's rejection of a path or query to an API error.

@@ -41,6 +41,8 @@ pub(super) struct UploadOptions {
     pub(super) allow_signature_change: bool,
     /// Deploys a canary with this share of the calls.
     pub(super) canary: Option<CanaryShare>,
+    /// Deploys a version that gets only the calls that name it.
+    pub(super) preview: bool,
     /// Checks the deployment, and describes the version that it would make.
     pub(super) dry_run: bool,
     /// Deploys the component of an earlier version, instead of a component in the body.
@@ -102,6 +104,7 @@ fn from_query(uri: &Uri) -> Result<(Map<String, Value>, UploadOptions), ApiError
         match &*key {
             "strict" => options.strict = is_set(&value),
             "allow_signature_change" => options.allow_signature_change = is_set(&value),
+            "preview" => options.preview = is_set(&value),
             "dry_run" => options.dry_run = is_set(&value),
             "digest" => options.digest = Some(parse_digest(&value)?),
             "canary" => percent = Some(value),
@@ -130,6 +133,10 @@ fn from_query(uri: &Uri) -> Result<(Map<String, Value>, UploadOptions), ApiError
             .for_each(|value| *value = Value::from(value.to_string()));
     }
     options.canary = parse_share(percent.as_deref(), promote_after_ms.as_deref())?;
+    if options.preview && options.canary.is_some() {
+        let text = "a preview gets no share of the calls: leave out either preview or canary";
+        return Err(ApiError::new(ErrorCode::InvalidRequest, text));
+    }
     Ok((manifest, options))
 }
 

@@ -48,6 +48,7 @@ mod otlp;
 mod outbound;
 mod overlapping;
 mod pages;
+mod previews;
 mod protocol;
 mod public;
 mod pulling;

@@ -184,7 +184,7 @@ impl Apply {
             component,
             manifest: &function.manifest,
             strict: false,
-            canary: function.canary.map(DeclaredCanary::query).unwrap_or_default(),
+            role: function.canary.map(DeclaredCanary::query).unwrap_or_default(),
         };
         let deployed: Deployed = upload.send(&self.client, self.output)?;
         check_digest(name, digest, deployed.function.digest)?;

@@ -63,7 +63,7 @@ impl Deployer {
             component: Component::File(&built.component),
             manifest: &manifest,
             strict: self.strict,
-            canary: Vec::new(),
+            role: Vec::new(),
         };
         let deployed = deployment.send(&self.client, self.output)?;
         if let Some(follower) = &self.follower {

@@ -112,7 +112,7 @@ def call_request(
         query_text = "&" + query_text[1:]
     return Request(
         method=method,
-        target=f"/fn/{segment(function, safe=':')}{quote(tail, safe=_SAFE)}{query_text}",
+        target=f"/fn/{segment(function, safe=':@')}{quote(tail, safe=_SAFE)}{query_text}",
         headers=sent,
         content=content,
         is_repeatable=is_idempotent(method) if idempotent is None else idempotent,

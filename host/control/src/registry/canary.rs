@@ -1,4 +1,4 @@
-//! Changes of canaries: start, promotion and end.
+//! Changes of versions that are not active: previews, and the start, promotion and end of canaries.
 
 use super::change::{Change, records_of};
 use super::record::{ActiveVersion, encode};
@@ -9,21 +9,34 @@ use weir_datastore::Transaction;
 use weir_types::api::Canary;
 use weir_types::{Name, TenantId, Version};
 
+/// The role of a new version that does not become active.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InactiveRole {
+    /// Gets a share of the calls, in place of an earlier canary.
+    Canary {
+        /// The share.
+        share: CanaryShare,
+        /// The time of the start, in milliseconds since the Unix epoch.
+        now_ms: u64,
+    },
+    /// Gets only the calls that name the version.
+    Preview,
+}
+
 impl<K: DeploymentKind> Registry<K> {
-    /// Adds a version as the canary of a name, in place of an earlier canary. The first version of a
-    /// name becomes active instead.
-    pub async fn deploy_canary(
+    /// Adds a version beside the active one. The first version of a name becomes active instead.
+    pub async fn deploy_beside(
         self: &Arc<Self>,
         tenant: &TenantId,
         name: &Name,
         held: impl Send + 'static,
         make: impl Fn(Version) -> K::Record + Send + Sync + 'static,
-        (share, now_ms): (CanaryShare, u64),
+        role: InactiveRole,
     ) -> Result<Arc<K::Deployment>, RegistryError> {
         let make = Arc::new(make);
         self.carry_through(tenant, name, held, move |change| {
             let make = make.clone();
-            async move { change.deploy(&*make, Some((share, now_ms))).await }
+            async move { change.deploy(&*make, Some(role)).await }
         })
         .await
     }
@@ -37,6 +50,21 @@ impl<K: DeploymentKind> Registry<K> {
         (share, now_ms): (CanaryShare, u64),
     ) -> Result<Arc<RegistryEntry<K>>, RegistryError> {
         self.carry_through(tenant, name, (), move |change| change.set_share(version, share, now_ms)).await
+    }
+
+    /// Makes the canary active, or `version`. A canary ends in any case.
+    pub async fn promote_to(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+        version: Option<Version>,
+    ) -> Result<Arc<RegistryEntry<K>>, RegistryError> {
+        match version {
+            Some(version) => {
+                self.carry_through(tenant, name, (), move |change| change.promote_to(version)).await
+            }
+            None => self.promote(tenant, name, None).await,
+        }
     }
 
     /// Makes the canary active. `expected` fails the change if the name has another canary by now.
@@ -76,16 +104,20 @@ impl<K: DeploymentKind> Change<K> {
         &self,
         current: Option<&RegistryEntry<K>>,
         record: &K::Record,
-        share: Option<(CanaryShare, u64)>,
+        role: Option<InactiveRole>,
     ) -> Result<ActiveVersion, RegistryError> {
         let version = super::VersionRecord::version(record);
         let next = Version(version.0 + 1);
         let Some(entry) = current else {
             return Ok(ActiveVersion { active: version, next, previous: None, canary: None });
         };
-        let Some((share, now_ms)) = share else {
-            let previous = Some(entry.head.active);
-            return Ok(ActiveVersion { active: version, next, previous, canary: None });
+        let (share, now_ms) = match role {
+            None => {
+                let previous = Some(entry.head.active);
+                return Ok(ActiveVersion { active: version, next, previous, canary: None });
+            }
+            Some(InactiveRole::Preview) => return Ok(ActiveVersion { next, ..entry.head }),
+            Some(InactiveRole::Canary { share, now_ms }) => (share, now_ms),
         };
         if let Some(active) = entry.active() {
             K::check_canary(K::record(active), record)
@@ -118,6 +150,17 @@ impl<K: DeploymentKind> Change<K> {
             canary: None,
             ..entry.head
         };
+        self.commit_head(&entry, head).await
+    }
+
+    async fn promote_to(self, version: Version) -> Result<Arc<RegistryEntry<K>>, RegistryError> {
+        let entry = self.require()?;
+        entry.require(version)?;
+        let previous = match entry.head.active == version {
+            true => entry.head.previous,
+            false => Some(entry.head.active),
+        };
+        let head = ActiveVersion { active: version, previous, canary: None, ..entry.head };
         self.commit_head(&entry, head).await
     }
 

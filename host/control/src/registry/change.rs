@@ -1,8 +1,8 @@
 //! Changes of deployments: one transaction each, completed once started.
 
+use super::canary::InactiveRole;
 use super::record::{ActiveVersion, encode, head_key, version_key};
 use super::{After, DeploymentKind, Registry, RegistryEntry, RegistryError, VERSIONS_MAX};
-use crate::canary::CanaryShare;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use weir_datastore::{Commit, Compare, Key, Transaction};
@@ -128,7 +128,7 @@ impl<K: DeploymentKind> Change<K> {
     pub(super) async fn deploy(
         self,
         make: &(impl Fn(Version) -> K::Record + ?Sized),
-        share: Option<(CanaryShare, u64)>,
+        role: Option<InactiveRole>,
     ) -> Result<Arc<K::Deployment>, RegistryError> {
         let current = self.current();
         let next = current.as_ref().map_or(Version(1), |entry| entry.head.next);
@@ -136,7 +136,7 @@ impl<K: DeploymentKind> Change<K> {
             return Err(RegistryError::TooManyVersions(K::NOUN, self.name));
         }
         let record = make(next);
-        let head = self.head_with(current.as_deref(), &record, share)?;
+        let head = self.head_with(current.as_deref(), &record, role)?;
         let mut records = records_of(current.as_deref());
         let writes = Transaction::new()
             .put(self.head_key()?, head.encode())

@@ -208,11 +208,12 @@ async fn decision_about_a_replaced_canary_is_refused() {
     let (tenant, name) = names();
     let registry = open(Arc::new(MemoryStore::new()), &Changes::default()).await;
     let in_use = InUse::default();
-    let share = (CanaryShare { percent: 10, promote_after_ms: None }, 7);
+    let canary =
+        InactiveRole::Canary { share: CanaryShare { percent: 10, promote_after_ms: None }, now_ms: 7 };
     registry.deploy(&tenant, &name, in_use.hold([]), record).await.unwrap();
-    registry.deploy_canary(&tenant, &name, in_use.hold([]), record, share).await.unwrap();
+    registry.deploy_beside(&tenant, &name, in_use.hold([]), record, canary).await.unwrap();
     let first = registry.get(&tenant, "f").unwrap().head.canary.unwrap();
-    registry.deploy_canary(&tenant, &name, in_use.hold([]), record, share).await.unwrap();
+    registry.deploy_beside(&tenant, &name, in_use.hold([]), record, canary).await.unwrap();
     let entry = registry.get(&tenant, "f").unwrap();
     let second = entry.head.canary.unwrap();
     assert_eq!((entry.head.active, second.version), (Version(1), Version(3)));
@@ -227,6 +228,36 @@ async fn decision_about_a_replaced_canary_is_refused() {
     assert_eq!(promoted.choose(None).unwrap().id.version, Version(3));
     let back = registry.roll_back(&tenant, &name, None).await.unwrap();
     assert_eq!(back.head.active, Version(1), "not to the canary that was replaced");
+}
+
+#[tokio::test]
+async fn preview_gets_no_calls_until_it_is_promoted() {
+    let (tenant, name) = names();
+    let registry = open(Arc::new(MemoryStore::new()), &Changes::default()).await;
+    let deploy = async |role| {
+        let hold = InUse::default().hold([]);
+        registry.deploy_beside(&tenant, &name, hold, record, role).await.unwrap().id.version
+    };
+    assert_eq!(deploy(InactiveRole::Preview).await, Version(1));
+    assert_eq!(registry.get(&tenant, "f").unwrap().head.active, Version(1), "the first gets all calls");
+    let canary =
+        InactiveRole::Canary { share: CanaryShare { percent: 10, promote_after_ms: None }, now_ms: 7 };
+    assert_eq!(deploy(canary).await, Version(2));
+    assert_eq!(deploy(InactiveRole::Preview).await, Version(3));
+    let entry = registry.get(&tenant, "f").unwrap();
+    assert_eq!(
+        (entry.head.active, entry.head.canary.map(|canary| canary.version)),
+        (Version(1), Some(Version(2)))
+    );
+    assert!(!entry.serves(Version(3)));
+    let promoted = registry.promote_to(&tenant, &name, Some(Version(3))).await.unwrap();
+    assert_eq!((promoted.head.active, promoted.head.canary), (Version(3), None));
+    let again = registry.promote_to(&tenant, &name, Some(Version(3))).await.unwrap();
+    assert_eq!(again.head.previous, Some(Version(1)));
+    let missing = registry.promote_to(&tenant, &name, Some(Version(9))).await;
+    assert!(matches!(missing, Err(RegistryError::NoVersion { .. })));
+    let back = registry.roll_back(&tenant, &name, None).await.unwrap();
+    assert_eq!(back.head.active, Version(1));
 }
 
 /// Heads of earlier versions of Weir name neither a canary nor the version before.
@@ -256,8 +287,9 @@ async fn canary_without_a_readable_version_is_not_promoted() {
     let changes = Changes::default();
     let registry = open(store.clone(), &changes).await;
     registry.deploy(&tenant, &name, InUse::default().hold([]), record).await.unwrap();
-    let share = (CanaryShare { percent: 99, promote_after_ms: None }, 7);
-    registry.deploy_canary(&tenant, &name, InUse::default().hold([]), record, share).await.unwrap();
+    let canary =
+        InactiveRole::Canary { share: CanaryShare { percent: 99, promote_after_ms: None }, now_ms: 7 };
+    registry.deploy_beside(&tenant, &name, InUse::default().hold([]), record, canary).await.unwrap();
     let damage = Transaction::new().put(Key::new("functions/default/f/versions/2").unwrap(), "{");
     store.commit(damage).await.unwrap();
     let registry = open(store, &changes).await;

@@ -12,9 +12,10 @@ use crate::workflows::refuse_name_of_workflow;
 use crate::{Caller, NodeState};
 use axum::extract::{Path, Request, State};
 use axum::{Extension, Json};
+use std::sync::Arc;
 use std::time::Duration;
-use weir_control::canary::{CanaryOf, CanaryShare};
-use weir_control::registry::{DeployedFunction, FunctionEntry, FunctionParts, FunctionRecord};
+use weir_control::canary::CanaryOf;
+use weir_control::registry::{DeployedFunction, FunctionEntry, FunctionParts, FunctionRecord, InactiveRole};
 use weir_sandbox::SandboxConfig;
 use weir_sandbox::component::ComponentLoadError;
 use weir_sandbox::component::compile::CompileError;
@@ -49,11 +50,16 @@ impl Answers<'_> {
         entry: Option<&FunctionEntry>,
     ) -> Json<Deployed> {
         let canary = entry.and_then(|entry| entry.head.canary);
+        let is_preview = entry.is_some_and(|entry| !entry.serves(function.version));
         Json(Deployed {
             removed_versions: Vec::new(),
             canary: canary.filter(|canary| canary.version == function.version),
+            is_preview,
             created,
-            path: format!("/fn/{}/", function.name),
+            path: match is_preview {
+                true => format!("/fn/{}@{}/", function.name, function.version),
+                false => format!("/fn/{}/", function.name),
+            },
             compile_time_ms: self.compile_time_ms,
             denied_imports: self.denied.clone(),
             warnings: advice(self.node, &function, &self.imports),
@@ -97,8 +103,12 @@ pub(crate) async fn deploy(
         manifest,
     };
     let before = node.registry.get(tenant, name.as_str());
+    let role = match options.canary {
+        Some(share) => Some(InactiveRole::Canary { share, now_ms: now_ms() }),
+        None => options.preview.then_some(InactiveRole::Preview),
+    };
     if options.dry_run {
-        return Ok(dry_run(&answers, tenant, &name, before.as_deref(), record, options.canary));
+        return Ok(dry_run(&answers, tenant, &name, before.as_deref(), record, role));
     }
     let kept = component.keep(&node).await?;
     if let Some(entry) = &before
@@ -106,21 +116,25 @@ pub(crate) async fn deploy(
     {
         return Ok(answers.answer(entry.describe(active), false, Some(entry)));
     }
-    let share = options.canary.map(|share| (share, now_ms()));
-    if let (Some(entry), Some(share)) = (&before, share)
+    if let (Some(entry), Some(InactiveRole::Preview)) = (&before, role)
+        && let Some(same) = newest_same(entry, &record)
+    {
+        return Ok(answers.answer(entry.describe(same), false, Some(entry)));
+    }
+    if let (Some(entry), Some(InactiveRole::Canary { share, now_ms })) = (&before, role)
         && let Some(canary) = entry.canary().filter(|canary| is_same(canary, &record))
     {
         let version = canary.record.version;
-        if entry.head.canary.is_some_and(|canary| share.0.is_of(canary)) {
+        if entry.head.canary.is_some_and(|canary| share.is_of(canary)) {
             return Ok(answers.answer(entry.describe(canary), false, Some(entry)));
         }
-        let entry = node.registry.set_share(tenant, &name, version, share).await?;
+        let entry = node.registry.set_share(tenant, &name, version, (share, now_ms)).await?;
         note_deployment(&node, tenant, before.as_deref(), &entry, version);
         return Ok(answers.answer(entry.describe(canary), false, Some(&entry)));
     }
     let record = move |version| FunctionRecord { version, ..record.clone() };
-    let deployment = match share {
-        Some(share) => node.registry.deploy_canary(tenant, &name, kept, record, share).await?,
+    let deployment = match role {
+        Some(role) => node.registry.deploy_beside(tenant, &name, kept, record, role).await?,
         None => node.registry.deploy(tenant, &name, kept, record).await?,
     };
     let entry = find::<FunctionParts>(&node, &caller, &name)?;
@@ -140,18 +154,24 @@ fn dry_run(
     name: &Name,
     before: Option<&FunctionEntry>,
     record: FunctionRecord,
-    share: Option<CanaryShare>,
+    role: Option<InactiveRole>,
 ) -> Json<Deployed> {
-    let canary = before.and_then(FunctionEntry::canary).filter(|_| share.is_some());
-    let versions = before.and_then(FunctionEntry::active).into_iter().chain(canary);
-    if let (Some(same), Some(entry)) =
-        (versions.into_iter().find(|version| is_same(version, &record)), before)
-    {
+    let active = before.and_then(FunctionEntry::active).filter(|version| is_same(version, &record));
+    let beside = || match role? {
+        InactiveRole::Canary { .. } => before?.canary().filter(|version| is_same(version, &record)),
+        InactiveRole::Preview => newest_same(before?, &record),
+    };
+    if let (Some(same), Some(entry)) = (active.or_else(beside), before) {
         return answers.answer(entry.describe(same), false, before);
     }
     let version = before.map_or(Version(1), |entry| entry.head.next);
     let function = FunctionRecord { version, ..record }.describe(tenant, name, false);
     answers.answer(function, false, None)
+}
+
+/// The newest version with the component and the manifest of `record`.
+fn newest_same<'a>(entry: &'a FunctionEntry, record: &FunctionRecord) -> Option<&'a Arc<DeployedFunction>> {
+    entry.versions.values().rev().find(|version| is_same(version, record))
 }
 
 /// Whether a version has the component and the manifest of `record`.

@@ -40,6 +40,7 @@ class AsyncFunctions:
         strict: bool = False,
         canary: int | None = None,
         promote_after_s: float | None = None,
+        preview: bool = False,
     ) -> Deployed:
         """Deploys a component: its bytes, or the path of its file.
 
@@ -47,7 +48,8 @@ class AsyncFunctions:
         by its SHA-256. `dry_run` returns the version that would be deployed, and changes nothing.
         `strict` rejects imports that the manifest does not grant. `canary` gives the version this
         percentage of the calls; the node promotes it after `promote_after_s`, unless it is worse
-        than the active version.
+        than the active version. `preview` makes a version that gets only the calls of
+        `NAME@VERSION`.
         """
         if (component is None) == (digest is None):
             raise ValueError("a deploy takes either a component or a digest")
@@ -57,6 +59,7 @@ class AsyncFunctions:
             "strict": strict or None,
             "canary": canary,
             "promote_after_ms": None if promote_after_s is None else round(promote_after_s * 1000),
+            "preview": preview or None,
         }
         headers = {"content-type": "application/wasm", **manifest_header(manifest)}
         content = b"" if component is None else upload(component)
@@ -79,9 +82,10 @@ class AsyncFunctions:
         """The canary of a function, with its calls and those of the active version."""
         return cast("CanaryReport", await self._http.json(request(operations.SHOW_CANARY, name=name)))
 
-    async def promote(self, name: str) -> Function:
-        """Makes the canary of a function its active version."""
-        return cast("Function", await self._http.json(request(operations.PROMOTE_CANARY, name=name)))
+    async def promote(self, name: str, version: int | None = None) -> Function:
+        """Makes the canary of a function its active version, or the given version."""
+        sent = request(operations.PROMOTE_CANARY, json={"version": version}, name=name)
+        return cast("Function", await self._http.json(sent))
 
     async def rollback(self, name: str, version: int | None = None) -> Function:
         """Activates a version. By default, ends a canary, or activates the version before."""
