@@ -50,6 +50,11 @@ class OpenAiError(TypedDict):
     error: OpenAiErrorError
 
 
+class Promotion(TypedDict):
+    version: NotRequired[int | None]
+    """The version to make active."""
+
+
 class Rollback(TypedDict):
     version: NotRequired[int | None]
     """The version to activate."""
@@ -427,8 +432,10 @@ class Deployed(FunctionVersion):
     """Whether the request created a version."""
     canary: NotRequired[Canary]
     """The version that gets a share of the calls, if any."""
+    is_preview: NotRequired[bool]
+    """Whether the version gets only the calls that name it."""
     path: str
-    """Path of the function."""
+    """Path of the function, or of the version if it is a preview."""
     compile_time_ms: int
     """0 if the component was already compiled."""
     denied_imports: list[str]

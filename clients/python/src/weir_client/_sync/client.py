@@ -134,6 +134,7 @@ class Client:
         strict: bool = False,
         canary: int | None = None,
         promote_after_s: float | None = None,
+        preview: bool = False,
     ) -> Deployed:
         """Deploys a function: `functions.deploy`."""
         return self.functions.deploy(
@@ -145,6 +146,7 @@ class Client:
             strict=strict,
             canary=canary,
             promote_after_s=promote_after_s,
+            preview=preview,
         )
 
     def call(
@@ -164,6 +166,8 @@ class Client:
         idempotent: bool | None = None,
     ) -> Response:
         """Calls a function, which sees `path`. Returns the function's response of any status.
+
+        `NAME@VERSION` instead of the function's name calls this version.
 
         The method is GET without a body and POST with a body, unless `method` names it. A lost call
         is repeated only if it is `idempotent`; by default, if its method is. An error of the node is

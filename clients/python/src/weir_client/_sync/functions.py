@@ -42,6 +42,7 @@ class Functions:
         strict: bool = False,
         canary: int | None = None,
         promote_after_s: float | None = None,
+        preview: bool = False,
     ) -> Deployed:
         """Deploys a component: its bytes, or the path of its file.
 
@@ -49,7 +50,8 @@ class Functions:
         by its SHA-256. `dry_run` returns the version that would be deployed, and changes nothing.
         `strict` rejects imports that the manifest does not grant. `canary` gives the version this
         percentage of the calls; the node promotes it after `promote_after_s`, unless it is worse
-        than the active version.
+        than the active version. `preview` makes a version that gets only the calls of
+        `NAME@VERSION`.
         """
         if (component is None) == (digest is None):
             raise ValueError("a deploy takes either a component or a digest")
@@ -59,6 +61,7 @@ class Functions:
             "strict": strict or None,
             "canary": canary,
             "promote_after_ms": None if promote_after_s is None else round(promote_after_s * 1000),
+            "preview": preview or None,
         }
         headers = {"content-type": "application/wasm", **manifest_header(manifest)}
         content = b"" if component is None else upload(component)
@@ -81,9 +84,10 @@ class Functions:
         """The canary of a function, with its calls and those of the active version."""
         return cast("CanaryReport", self._http.json(request(operations.SHOW_CANARY, name=name)))
 
-    def promote(self, name: str) -> Function:
-        """Makes the canary of a function its active version."""
-        return cast("Function", self._http.json(request(operations.PROMOTE_CANARY, name=name)))
+    def promote(self, name: str, version: int | None = None) -> Function:
+        """Makes the canary of a function its active version, or the given version."""
+        sent = request(operations.PROMOTE_CANARY, json={"version": version}, name=name)
+        return cast("Function", self._http.json(sent))
 
     def rollback(self, name: str, version: int | None = None) -> Function:
         """Activates a version. By default, ends a canary, or activates the version before."""
