@@ -117,6 +117,8 @@ pub struct PlacementRequest {
     pub inputs: Box<[InputsOn]>,
     /// Maximum items of a device run in which several invocations of the function take part.
     pub batch_items_max: u32,
+    /// Whether it is a step of an admitted workflow, which continues although it is late.
+    pub is_step: bool,
 }
 
 /// A model that an invocation may open.

@@ -187,11 +187,13 @@ impl Scheduler {
                 None
             }
         };
+        let mut has_gaps = false;
         if self.has_slos {
             self.settle_admission();
+            has_gaps = self.admission.take_gaps();
         }
         // Expected completions need no replanning.
-        if newcomer.is_some() || woken || expired || freed != self.view.freed() {
+        if newcomer.is_some() || woken || expired || has_gaps || freed != self.view.freed() {
             self.place(actions);
         }
         if let Some(newcomer) = newcomer {
@@ -303,15 +305,15 @@ impl Scheduler {
         }
         let request = self.view.resolve(&arrival, self.now_ns);
         let is_admitted = request.slo != Slo::NONE && self.admission.is_on() && !request.models.is_empty();
-        let rejection = if !self.could_fit(&request) {
+        let rejection = if deadline_at_ns <= self.now_ns {
+            Rejection::Deadline
+        } else if !self.could_fit(&request) {
             if is_admitted && self.reserve_unfit(&request, &arrival.steps, actions) {
                 return None;
             }
             Rejection::NoCapacity
-        } else if deadline_at_ns <= self.now_ns {
-            Rejection::Deadline
         } else if let Some(slo) = self.admission.take_expected(invocation) {
-            return Some(self.step_arrived(PlacementRequest { slo, ..request }));
+            return Some(self.step_arrived(PlacementRequest { slo, is_step: true, ..request }));
         } else if is_admitted {
             return self.admit(request, &arrival.steps, actions);
         } else {
@@ -337,12 +339,15 @@ impl Scheduler {
         self.use_admission();
         let invocation = request.invocation;
         self.waits(&request);
-        match self.admission.admit(self.now_ns, &self.view, request) {
+        // Separate steps may meet the objectives that the whole misses on trial.
+        let may_try = steps.len() < 2;
+        match self.admission.admit(self.now_ns, &self.view, request, may_try) {
             Ok(()) => Some(invocation),
-            Err(refused) => {
-                self.reserve_or_refuse(*refused, steps, actions);
+            Err(refused) if may_try => {
+                self.refuse(*refused, actions);
                 None
             }
+            Err(refused) => self.reserve_or_refuse(*refused, steps, actions).then_some(invocation),
         }
     }
 
@@ -405,7 +410,11 @@ impl Scheduler {
     }
 
     fn refuse(&mut self, refused: Refused, actions: &mut Vec<Action>) {
-        let Refused { request, estimate, alternatives } = refused;
+        let Refused { request, estimate, alternatives, is_over_limits } = refused;
+        // A rejection by the tenant's limits is no evidence about device capacity.
+        if !is_over_limits {
+            self.admission.note_turned_away(self.now_ns, &self.view, &request);
+        }
         self.waits_no_more(&request);
         self.view.forget(&request);
         let invocation = request.invocation;

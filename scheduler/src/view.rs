@@ -290,6 +290,7 @@ impl View {
             slo: arrival.slo.unwrap_or_default(),
             inputs: arrival.inputs.as_slice().into(),
             batch_items_max: arrival.batch_items_max,
+            is_step: false,
         }
     }
 

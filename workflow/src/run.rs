@@ -173,6 +173,12 @@ impl<V: TensorHandle> Run<V> {
         self.plan.sure.get(step) == Some(&true) && self.steps.get(step) != Some(&StepState::NotNeeded)
     }
 
+    /// Whether a step will not run: no requested output needs it, or a condition has excluded it.
+    #[must_use]
+    pub fn is_excluded(&self, step: usize) -> bool {
+        matches!(self.steps.get(step), Some(StepState::NotNeeded | StepState::Skipped))
+    }
+
     /// Whether all steps that will run have finished.
     #[must_use]
     pub fn is_over(&self) -> bool {

@@ -29,7 +29,9 @@ impl Scheduler {
                 self.over(invocation, InvocationEnd { worked: false, used });
             }
             Event::Cancelled { invocation, .. }
-                if self.drop_held(invocation) || self.end_workflow(invocation) => {}
+                if self.drop_held(invocation)
+                    || self.end_workflow(invocation)
+                    || self.release_step(invocation) => {}
             Event::Cancelled { invocation, used } => match self.give_up(invocation) {
                 Some(request) => self.view.forget(&request),
                 None => self.over(invocation, InvocationEnd { worked: false, used }),
@@ -83,7 +85,10 @@ impl Scheduler {
                     && self.view.set_capacity(device, capacity_bytes)
                 {
                     self.required.shrink(device, self.now_ns, &mut self.view, actions);
-                    self.rehouse_all(device, actions);
+                    self.policy.devices_gone(&[device], &self.view);
+                    for request in self.admission.device_resized(device) {
+                        self.rehouse(request, actions);
+                    }
                 }
             }
         }
@@ -168,8 +173,11 @@ impl Scheduler {
         if request.slo == Slo::NONE {
             self.admission.watch(request.invocation, request.arrived_at_ns);
             self.queue(request);
-        } else if let Err(refused) = self.admission.admit(self.now_ns, &self.view, request) {
-            self.refuse(*refused, actions);
+        } else if let Err(refused) = self.admission.admit(self.now_ns, &self.view, request, true) {
+            match refused.request.is_step {
+                true => self.continue_late(refused.request),
+                false => self.refuse(*refused, actions),
+            }
         }
     }
 }

@@ -7,20 +7,29 @@ use std::collections::HashSet;
 use weir_types::InvocationId;
 
 impl Scheduler {
-    /// Reserves places for the steps of a workflow that was refused as a whole, or rejects it. The
-    /// whole has had its trials.
+    /// Reserves places for the steps of a workflow that was refused as a whole. Otherwise, tries the
+    /// whole, or rejects it. Returns whether the whole waits.
     pub(super) fn reserve_or_refuse(
         &mut self,
         refused: Refused,
         steps: &[PlannedStep],
         actions: &mut Vec<Action>,
-    ) {
-        match self.reserve(&refused.request, steps, false) {
-            Ok(estimate) => {
-                self.waits_no_more(&refused.request);
-                self.reserved(&refused.request, estimate, actions);
+    ) -> bool {
+        if let Ok(estimate) = self.reserve(&refused.request, steps, false) {
+            self.waits_no_more(&refused.request);
+            self.reserved(&refused.request, estimate, actions);
+            return false;
+        }
+        if refused.is_over_limits {
+            self.refuse(refused, actions);
+            return false;
+        }
+        match self.admission.admit_on_trial(self.now_ns, &self.view, refused.request) {
+            Ok(()) => true,
+            Err(request) => {
+                self.refuse(Refused { request, ..refused }, actions);
+                false
             }
-            Err(_) => self.refuse(refused, actions),
         }
     }
 
@@ -32,6 +41,9 @@ impl Scheduler {
         steps: &[PlannedStep],
         actions: &mut Vec<Action>,
     ) -> bool {
+        if steps.is_empty() {
+            return false;
+        }
         self.use_admission();
         match self.reserve(request, steps, true) {
             Ok(estimate) => self.reserved(request, estimate, actions),
@@ -61,11 +73,26 @@ impl Scheduler {
             }
             Err(request) => request,
         };
-        if let Err(refused) = self.admission.admit(self.now_ns, &self.view, unreserved) {
-            self.queue(PlacementRequest { slo: Slo::NONE, ..refused.request });
-            self.admission.watch(invocation, self.now_ns);
+        if let Err(refused) = self.admission.admit(self.now_ns, &self.view, unreserved, false) {
+            self.continue_late(refused.request);
         }
         invocation
+    }
+
+    /// Queues a step that cannot end in time as an invocation without an SLO.
+    pub(super) fn continue_late(&mut self, request: PlacementRequest) {
+        let invocation = request.invocation;
+        self.queue(PlacementRequest { slo: Slo::NONE, ..request });
+        self.admission.watch(invocation, self.now_ns);
+    }
+
+    /// Releases the reservation of a step that will not arrive. Returns whether the invocation is one.
+    pub(super) fn release_step(&mut self, step: InvocationId) -> bool {
+        let is_expected = self.admission.is_expected(step);
+        if let Some(request) = self.admission.release(step, &self.view) {
+            self.view.forget_names(&request);
+        }
+        is_expected
     }
 
     /// Ends a workflow with separate steps. Returns whether the invocation is one.

@@ -76,6 +76,8 @@ pub(crate) struct Refused {
     pub(crate) estimate: Estimate,
     /// The devices that came closest, with their estimates.
     pub(crate) alternatives: Vec<Alternative>,
+    /// Whether the tenant's limits are the reason.
+    pub(crate) is_over_limits: bool,
 }
 
 /// How long a device stays limited to its slots after it last served an invocation with an SLO.
@@ -117,7 +119,7 @@ impl AdmissionQueue {
         self.is_used
     }
 
-    /// Admits an arriving request to a device.
+    /// Admits an arriving request to a device. `may_try` allows a trial.
     ///
     /// # Errors
     /// If no device has a place for it.
@@ -126,33 +128,52 @@ impl AdmissionQueue {
         now_ns: u64,
         view: &View,
         request: PlacementRequest,
+        may_try: bool,
     ) -> Result<(), Box<Refused>> {
         self.is_used = true;
-        let (count, time_ns) = self.promised_of(request.tenant);
-        let has_room = view.tenants().has_room(request.tenant, count, time_ns);
-        match self.offer(now_ns, view, &request).filter(|_| has_room) {
+        let has_room = self.has_room(view, request.tenant);
+        let offer = match has_room {
+            true => self.offer(now_ns, view, &request, may_try),
+            false => None,
+        };
+        match offer {
             Some(seat) => {
                 self.seat(now_ns, seat);
                 Ok(())
             }
             None => {
-                // A rejection by the tenant's limits is no evidence about device capacity.
-                if has_room {
-                    self.note_turned_away(now_ns, view, &request);
-                }
                 let alternatives = self.closest(now_ns, view, &request);
                 // Without a device there is no estimate.
                 let never = Estimate { wait_ns: u64::MAX, ..Estimate::default() };
                 let estimate = alternatives.first().map_or(never, |best| best.estimate);
-                Err(Box::new(Refused { request, estimate, alternatives }))
+                Err(Box::new(Refused { request, estimate, alternatives, is_over_limits: !has_room }))
             }
         }
     }
 
-    /// The number of a tenant's admitted invocations that wait, and the device time of all its
-    /// admitted work.
-    fn promised_of(&self, tenant: TenantKey) -> (u32, u64) {
-        self.promised.get(&tenant).map(|promised| (promised.admitted, promised.time_ns)).unwrap_or_default()
+    /// Admits a request on trial, if one is due. Returns the request otherwise.
+    #[expect(clippy::result_large_err, reason = "the error returns the request itself")]
+    pub(crate) fn admit_on_trial(
+        &mut self,
+        now_ns: u64,
+        view: &View,
+        request: PlacementRequest,
+    ) -> Result<(), PlacementRequest> {
+        match self.trial(now_ns, view, &request) {
+            Some(seat) => {
+                self.seat(now_ns, seat);
+                Ok(())
+            }
+            None => Err(request),
+        }
+    }
+
+    /// Whether the tenant's limits allow it to have one more admitted invocation.
+    fn has_room(&self, view: &View, tenant: TenantKey) -> bool {
+        let promised = self.promised.get(&tenant);
+        let (count, time_ns) =
+            promised.map(|promised| (promised.admitted, promised.time_ns)).unwrap_or_default();
+        view.tenants().has_room(tenant, count, time_ns)
     }
 
     /// The next admitted invocation that can start now.
@@ -187,9 +208,13 @@ impl AdmissionQueue {
         self.pass_late(now_ns, view, key);
         let table = self.tables.get(&key)?;
         let first = first_startable(now_ns, view, device, table);
-        let victims = first.and_then(|(at, TimetableEntry { request, .. })| {
+        let victims = first.and_then(|Startable { at, entry, passes_reservations }| {
+            let request = &entry.request;
             let stays = |model| table.counts_on(model, at);
             let beside = self.placer.fit_beside(now_ns, view, key, request, &stays);
+            if passes_reservations {
+                return Some((at, beside?));
+            }
             // A model that another entry relies on is evicted only if models turned out larger than
             // announced.
             let fit = beside.or_else(|| self.placer.fit(now_ns, view, key, request));
@@ -229,6 +254,16 @@ impl AdmissionQueue {
         self.unseat(key, at, holds, load_ns)
     }
 
+    /// Removes the invocations that wait for a device whose memory has changed. Reservations stay.
+    pub(crate) fn device_resized(&mut self, key: DeviceKey) -> Vec<PlacementRequest> {
+        let mut homeless = Vec::new();
+        let waiting = |table: &Timetable| table.entries().iter().position(|entry| !entry.is_reserved());
+        while let Some(at) = self.tables.get(&key).and_then(waiting) {
+            homeless.extend(self.unseat(key, at, |_| true, |_, _| 0).map(|entry| entry.request));
+        }
+        homeless
+    }
+
     /// Removes lost devices. Returns the requests that waited for them.
     pub(crate) fn devices_gone(&mut self, devices: &[DeviceKey]) -> Vec<PlacementRequest> {
         let mut homeless = Vec::new();
@@ -251,7 +286,8 @@ impl AdmissionQueue {
     pub(crate) fn settle(&mut self, now_ns: u64, view: &mut View) {
         self.lapse(now_ns, view);
         for key in std::mem::take(&mut self.touched) {
-            view.reserve(key, self.tables.contains_key(&key), true);
+            let is_kept = self.tables.get(&key).is_some_and(|table| table.is_awaited(now_ns));
+            view.reserve(key, is_kept, true);
         }
         if now_ns < self.sweep_at_ns {
             return;
@@ -314,6 +350,14 @@ impl Promised {
     }
 }
 
+/// An entry that may start now.
+struct Startable<'a> {
+    at: usize,
+    entry: &'a TimetableEntry,
+    /// Whether reservations are before it.
+    passes_reservations: bool,
+}
+
 /// The first entry that may start now. It may pass entries whose tenant is at its limits, and
 /// reservations that keep a slot or do not need the slot meanwhile ([`GapsAhead`]).
 fn first_startable<'a>(
@@ -321,9 +365,8 @@ fn first_startable<'a>(
     view: &View,
     device: &DeviceView,
     table: &'a Timetable,
-) -> Option<(usize, &'a TimetableEntry)> {
-    let slots_free = device.slots_for_slos().saturating_sub(device.running());
-    let mut gaps = GapsAhead::new(now_ns, slots_free);
+) -> Option<Startable<'a>> {
+    let mut gaps = GapsAhead::new(now_ns, view, device);
     let mut passed = 0;
     for (at, entry) in table.entries().iter().enumerate() {
         if entry.is_reserved() {
@@ -332,7 +375,7 @@ fn first_startable<'a>(
         }
         if !view.tenants().is_capped(entry.request.tenant) {
             if gaps.has_room_for(entry) {
-                return Some((at, entry));
+                return Some(Startable { at, entry, passes_reservations: gaps.has_reservations() });
             }
             gaps.passes_waiting = true;
         }

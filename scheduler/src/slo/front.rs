@@ -87,11 +87,13 @@ pub struct PlacementOffer<T> {
 const BEGINNINGS_MAX: usize = 256;
 
 /// A partial placement: the steps so far.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 struct Beginning {
     kinds: SmallVec<[usize; 4]>,
     /// End time by step.
     ends_ns: SmallVec<[u64; 4]>,
+    /// The latest of them.
+    time_ns: u64,
     cost: Cost,
 }
 
@@ -101,8 +103,12 @@ impl Front {
     /// # Errors
     /// If the steps are not in order, or a step can run nowhere.
     pub fn from_steps(steps: &[FrontStep]) -> Result<Self, FrontError> {
-        let mut beginnings =
-            vec![Beginning { kinds: SmallVec::new(), ends_ns: SmallVec::new(), cost: Cost::ZERO }];
+        Self::keeping(steps, BEGINNINGS_MAX)
+    }
+
+    /// Computes the front with at most `kept_max` partial placements at a time.
+    pub(crate) fn keeping(steps: &[FrontStep], kept_max: usize) -> Result<Self, FrontError> {
+        let mut beginnings = vec![Beginning::default()];
         for (index, step) in steps.iter().enumerate() {
             if let Some(after) = step.after.iter().find(|after| **after >= index) {
                 return Err(FrontError::Order { step: index, after: *after });
@@ -114,7 +120,7 @@ impl Front {
             let is_awaited = |end: usize| steps[index + 1..].iter().any(|later| later.after.contains(&end));
             let awaited: Vec<_> = (0..=index).filter(|end| is_awaited(*end)).collect();
             let grown = beginnings.iter().flat_map(|beginning| beginning.with(step)).collect();
-            beginnings = prune(grown, &awaited);
+            beginnings = prune(grown, &awaited, kept_max);
         }
         let mut placements: Vec<_> = beginnings.into_iter().map(Beginning::finish).collect();
         placements.sort_by(|a, b| a.time_ns.cmp(&b.time_ns).then(a.cost.cmp(&b.cost)));
@@ -172,50 +178,48 @@ impl Beginning {
         quotes.map(move |(kind, quote)| {
             let mut grown = self.clone();
             grown.kinds.push(kind);
-            grown.ends_ns.push(begin_ns.saturating_add(quote.time_ns));
+            let end_ns = begin_ns.saturating_add(quote.time_ns);
+            grown.ends_ns.push(end_ns);
+            grown.time_ns = end_ns.max(grown.time_ns);
             grown.cost = grown.cost.saturating_add(quote.cost);
             grown
         })
-    }
-
-    fn time_ns(&self) -> u64 {
-        self.ends_ns.iter().copied().max().unwrap_or(0)
     }
 
     /// Whether every extension of this partial placement is as fast and as cheap as that of
     /// `other`.
     fn is_as_good_as(&self, other: &Self, awaited: &[usize]) -> bool {
         self.cost <= other.cost
-            && self.time_ns() <= other.time_ns()
+            && self.time_ns <= other.time_ns
             && awaited.iter().all(|step| self.ends_ns[*step] <= other.ends_ns[*step])
     }
 
     fn finish(self) -> StepPlacement {
-        StepPlacement { time_ns: self.time_ns(), kinds: self.kinds, cost: self.cost }
+        StepPlacement { time_ns: self.time_ns, kinds: self.kinds, cost: self.cost }
     }
 }
 
 /// Drops dominated partial placements, and thins out the rest if there are too many.
-fn prune(mut beginnings: Vec<Beginning>, awaited: &[usize]) -> Vec<Beginning> {
+fn prune(mut beginnings: Vec<Beginning>, awaited: &[usize], kept_max: usize) -> Vec<Beginning> {
     // A dominating partial placement sorts first.
     let ends = |beginning: &Beginning| {
         awaited.iter().map(|step| beginning.ends_ns[*step]).fold(0, u64::saturating_add)
     };
-    beginnings.sort_by_key(|beginning| (beginning.cost, beginning.time_ns(), ends(beginning)));
+    beginnings.sort_by_key(|beginning| (beginning.cost, beginning.time_ns, ends(beginning)));
     let mut kept: Vec<Beginning> = Vec::new();
     for beginning in beginnings {
         if !kept.iter().any(|other| other.is_as_good_as(&beginning, awaited)) {
             kept.push(beginning);
         }
     }
-    if kept.len() <= BEGINNINGS_MAX {
+    if kept.len() <= kept_max {
         return kept;
     }
     // Keeps both ends: the cheapest here, and the fastest by the sort by time.
     let cheapest = kept[0].clone();
-    kept.sort_by_key(|beginning| (beginning.time_ns(), ends(beginning)));
+    kept.sort_by_key(|beginning| (beginning.time_ns, ends(beginning)));
     let last = kept.len() - 1;
-    let even = (0..BEGINNINGS_MAX - 1).map(|at| kept[at * last / (BEGINNINGS_MAX - 1)].clone());
+    let even = (0..kept_max - 1).map(|at| kept[at * last / (kept_max - 1)].clone());
     even.chain([cheapest]).collect()
 }
 

@@ -27,6 +27,8 @@ pub(super) struct TimetableEntry {
     /// When the inputs of a workflow's step are expected; `None` once the step has arrived, and for
     /// all other entries.
     pub(super) inputs_at_ns: Option<u64>,
+    /// From when on other invocations stay off the device, for a step that has not arrived.
+    pub(super) kept_from_ns: u64,
 }
 
 /// The entries of one device.
@@ -97,7 +99,16 @@ impl TimetableEntry {
     /// An entry without loads that must end by `due_at_ns`.
     pub(super) fn new(request: PlacementRequest, due_at_ns: u64, run_ns: u64) -> Self {
         let loads = SmallVec::new();
-        Self { request, due_at_ns, load_ns: 0, run_ns, loads, is_other: false, inputs_at_ns: None }
+        Self {
+            request,
+            due_at_ns,
+            load_ns: 0,
+            run_ns,
+            loads,
+            is_other: false,
+            inputs_at_ns: None,
+            kept_from_ns: 0,
+        }
     }
 
     /// Whether the entry is a reservation for a step that has not arrived.
@@ -125,6 +136,11 @@ impl Timetable {
 
     pub(super) fn work_ns(&self) -> u64 {
         self.work_ns
+    }
+
+    /// Whether the device is kept free for an entry.
+    pub(super) fn is_awaited(&self, now_ns: u64) -> bool {
+        self.entries.iter().any(|entry| !entry.is_reserved() || entry.kept_from_ns <= now_ns)
     }
 
     /// Whether an entry has no SLO.

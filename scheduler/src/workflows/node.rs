@@ -105,11 +105,11 @@ impl NodeWorkflows {
             match action {
                 Action::Start { invocation, device, evict, why, .. } => {
                     let device = device.map_or(0, |device| device.node.0 as usize);
-                    self.note_admission(now_ns, invocation, &why.estimate, actions);
+                    self.note_admission(now_ns, invocation, &why.estimate, why.queued_ns > 0, actions);
                     self.start(now_ns, invocation, (device, evict), actions);
                 }
                 Action::Reserved { invocation, estimate } => {
-                    self.note_admission(now_ns, invocation, &estimate, actions);
+                    self.note_admission(now_ns, invocation, &estimate, false, actions);
                     self.separate(now_ns, invocation, actions);
                 }
                 // Without objectives: too large for a device.
@@ -126,18 +126,21 @@ impl NodeWorkflows {
         }
     }
 
-    /// Reports an admission, unless the workflow is only tried.
+    /// Reports an admission, unless the workflow is only tried: a trial has not waited, and misses its
+    /// objectives by its estimate.
     fn note_admission(
         &self,
         now_ns: u64,
         invocation: InvocationId,
         estimate: &Estimate,
+        has_waited: bool,
         actions: &mut Vec<WorkflowAction>,
     ) {
         let Some(active) = self.active.get(&invocation) else { return };
         let Slo { due_at_ns, cost_max } = active.progress.slo;
         let end_ns = now_ns.saturating_add(estimate.finish_after_ns());
-        if active.progress.slo != Slo::NONE && end_ns <= due_at_ns && estimate.cost <= cost_max {
+        let is_in_time = end_ns <= due_at_ns && estimate.cost <= cost_max;
+        if active.progress.slo != Slo::NONE && (has_waited || is_in_time) {
             actions.push(WorkflowAction::Admit(invocation));
         }
     }

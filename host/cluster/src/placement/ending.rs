@@ -66,6 +66,12 @@ impl Placements {
         self.freed.notify_waiters();
     }
 
+    /// Reports that a step of a workflow will not arrive, so that its reservation can end.
+    pub fn release_step(&self, step: InvocationId) {
+        let mut state = self.state.lock();
+        self.tell(&mut state, NodeEvent::Cancelled { invocation: step, used: None });
+    }
+
     /// Ends an invocation that no scheduler knows.
     pub(super) fn over_unreported(&self, invocation: InvocationId) {
         let mut state = self.state.lock();

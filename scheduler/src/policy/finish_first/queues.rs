@@ -253,6 +253,7 @@ mod tests {
             slo: Slo::NONE,
             inputs: Box::default(),
             batch_items_max: 0,
+            is_step: false,
         }
     }
 

@@ -52,7 +52,7 @@ impl AdmissionQueue {
     }
 
     /// Records the rejection of a request.
-    pub(super) fn note_turned_away(&mut self, now_ns: u64, view: &View, request: &PlacementRequest) {
+    pub(crate) fn note_turned_away(&mut self, now_ns: u64, view: &View, request: &PlacementRequest) {
         // Any device serves for the estimate: a model's work is only compared with its own load
         // time.
         let run_ns = view.devices().next().map_or(0, |(_, device)| view.run_time_ns(device, request));

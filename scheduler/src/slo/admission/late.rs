@@ -22,8 +22,9 @@ impl AdmissionQueue {
             !entry.is_other && now_ns.saturating_add(entry.work_ns()) > due_at_ns
         };
         let late_head = |table: &Timetable| {
-            let head = table.entries().iter().position(|entry| !entry.is_reserved())?;
-            (table.entries().len() > 1 && is_late(&table.entries()[head])).then_some(head)
+            let mut waiting = table.entries().iter().enumerate().filter(|(_, entry)| !entry.is_reserved());
+            let (head, entry) = waiting.next()?;
+            (waiting.next().is_some() && is_late(entry)).then_some(head)
         };
         while let Some(at) = self.tables.get(&key).and_then(late_head) {
             if let Some(entry) = self.unseat_before_start(view, key, at) {

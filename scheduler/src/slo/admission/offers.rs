@@ -48,11 +48,16 @@ pub(super) const TRIED_NS: u64 = 60_000_000_000;
 
 impl AdmissionQueue {
     /// The place for an arriving request, if there is one.
-    pub(super) fn offer(&mut self, now_ns: u64, view: &View, request: &PlacementRequest) -> Option<Seat> {
-        let budget_ns = self.budget_ns(now_ns, request);
-        let Slo { cost_max, .. } = request.slo;
-        let due_at_ns = now_ns + budget_ns;
-        let wish = Wish { now_ns, view, request, due_at_ns, cost_max, inputs_at_ns: None };
+    pub(super) fn offer(
+        &mut self,
+        now_ns: u64,
+        view: &View,
+        request: &PlacementRequest,
+        may_try: bool,
+    ) -> Option<Seat> {
+        let wish = self.wish(now_ns, view, request);
+        let Wish { cost_max, .. } = wish;
+        let budget_ns = wish.due_at_ns - now_ns;
         let quotes = self.quotes(&wish);
         let front = Front::from_steps(&[FrontStep { after: Vec::new(), quotes: quotes.clone() }]).ok()?;
         let how = (self.settings.sample_len, self.settings.choice, request.invocation.0);
@@ -71,7 +76,21 @@ impl AdmissionQueue {
         if chosen.as_ref().is_some_and(|seat| seat.entry.loads.is_empty()) {
             return chosen;
         }
-        self.by_move(&wish).or(chosen).or_else(|| self.on_trial(&wish, &front))
+        self.by_move(&wish).or(chosen).or_else(|| if may_try { self.on_trial(&wish, &front) } else { None })
+    }
+
+    /// A trial of a request that finds no other place.
+    pub(super) fn trial(&mut self, now_ns: u64, view: &View, request: &PlacementRequest) -> Option<Seat> {
+        let wish = self.wish(now_ns, view, request);
+        let step = FrontStep { after: Vec::new(), quotes: self.quotes(&wish) };
+        let front = Front::from_steps(&[step]).ok()?;
+        self.on_trial(&wish, &front)
+    }
+
+    fn wish<'a>(&self, now_ns: u64, view: &'a View, request: &'a PlacementRequest) -> Wish<'a> {
+        let due_at_ns = now_ns + self.budget_ns(now_ns, request);
+        let Slo { cost_max, .. } = request.slo;
+        Wish { now_ns, view, request, due_at_ns, cost_max, inputs_at_ns: None }
     }
 
     /// The time until the request is due, less the margin.
@@ -159,7 +178,11 @@ impl AdmissionQueue {
         let table = self.tables.get(&key).unwrap_or(&empty);
         let missing = |model| !device.holds(model) && !table.brings(model, wish.due_at_ns);
         let mut bare = TimetableEntry::new(wish.request.clone(), wish.due_at_ns, run_ns);
-        bare.inputs_at_ns = wish.inputs_at_ns;
+        if let Some(inputs_at_ns) = wish.inputs_at_ns {
+            bare.inputs_at_ns = Some(inputs_at_ns);
+            let run_ns = crate::estimate::round_ns(2.0 * device.run_time_ns().mean).max(run_ns);
+            bare.kept_from_ns = inputs_at_ns.saturating_sub(run_ns);
+        }
         let loading = |is_loaded: &dyn Fn(crate::ModelKey) -> bool| {
             let mut entry = bare.clone();
             for demand in device.own(&wish.request.models).filter(|demand| is_loaded(demand.model)) {

@@ -15,8 +15,9 @@ use super::others::PATIENCE_NS;
 use crate::slo::Slo;
 use crate::slo::front::{Front, FrontStep, PlacementOffer, Quote};
 use crate::slo::timetable::TimetableEntry;
-use crate::{DeviceKey, Estimate, PlacementRequest, View};
+use crate::{DeviceKey, DeviceView, Estimate, PlacementRequest, View};
 use smallvec::SmallVec;
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use weir_types::{Cost, InvocationId};
@@ -40,10 +41,14 @@ pub(super) struct Reservations {
     workflows: HashMap<InvocationId, SmallVec<[InvocationId; 8]>>,
     /// The objectives of steps that have not arrived.
     expected: HashMap<InvocationId, Slo>,
-    /// When reservations become overdue, and then when they lapse.
+    /// The next time at which each reservation changes what may start: see
+    /// [`TimetableEntry::next_change_ns`].
     times: BTreeSet<(u64, InvocationId)>,
     /// Lapsed reservations since the last [`take_lapsed`](AdmissionQueue::take_lapsed).
     lapsed: Vec<PlacementRequest>,
+    /// Whether reservations changed so that others may start, since the last
+    /// [`take_gaps`](AdmissionQueue::take_gaps).
+    has_gaps: bool,
 }
 
 /// A workflow that asks for reservations.
@@ -56,7 +61,16 @@ struct SeparateWish<'a> {
     /// The due time, less the margin.
     due_at_ns: u64,
     quotes: Vec<Vec<Option<Quote>>>,
+    /// Entries of timetables that may still be looked at. Without any, no further plan is made.
+    entries_left: Cell<usize>,
 }
+
+/// Maximum number of entries of timetables that are looked at for one workflow. They take a few
+/// milliseconds.
+const ENTRIES_MAX: usize = 1 << 18;
+
+/// Maximum number of partial placements that the front of a workflow keeps.
+const BEGINNINGS_MAX: usize = 32;
 
 /// Places for all steps of a workflow that use a device.
 struct Plan {
@@ -86,8 +100,8 @@ impl AdmissionQueue {
     /// measured again.
     ///
     /// # Errors
-    /// If the workflow cannot meet its objectives. Contains the estimate, or `None` if a step runs on
-    /// no device.
+    /// If the workflow cannot meet its objectives. Contains the estimate if trials are allowed and all
+    /// steps can run.
     pub(crate) fn reserve(
         &mut self,
         now_ns: u64,
@@ -97,6 +111,9 @@ impl AdmissionQueue {
         may_try: bool,
     ) -> Result<Estimate, Option<Estimate>> {
         self.is_used = true;
+        if !self.has_room(view, workflow.tenant) {
+            return Err(None);
+        }
         let budget_ns = self.budget_ns(now_ns, workflow);
         let cost_max = workflow.slo.cost_max;
         let due_at_ns = now_ns.saturating_add(budget_ns);
@@ -106,13 +123,11 @@ impl AdmissionQueue {
             quotes: quotes.clone(),
         };
         let front_steps: Vec<_> = steps.iter().zip(&quotes).map(front_step).collect();
-        let front = Front::from_steps(&front_steps).map_err(|_| None)?;
-        let mut wish = SeparateWish { now_ns, view, steps, slo: workflow.slo, due_at_ns, quotes };
-        let (count, time_ns) = self.promised_of(workflow.tenant);
-        let plan = match view.tenants().has_room(workflow.tenant, count, time_ns) {
-            true => self.choose_plan(&wish, &front, (budget_ns, cost_max), workflow.invocation),
-            false => None,
-        };
+        let front = Front::keeping(&front_steps, BEGINNINGS_MAX).map_err(|_| None)?;
+        let entries_left = Cell::new(ENTRIES_MAX);
+        let mut wish =
+            SeparateWish { now_ns, view, steps, slo: workflow.slo, due_at_ns, quotes, entries_left };
+        let plan = self.choose_plan(&wish, &front, (budget_ns, cost_max), workflow.invocation);
         let fastest_ns = front.placements().first().map_or(0, |placement| placement.time_ns);
         let estimate = |end_at_ns: u64, cost| Estimate {
             wait_ns: end_at_ns.saturating_sub(now_ns).saturating_sub(fastest_ns),
@@ -129,6 +144,9 @@ impl AdmissionQueue {
             self.tried.insert(workflow.function, now_ns);
             self.expect(workflow.invocation, &[]);
             return Ok(estimate(u64::MAX, Cost::MAX));
+        }
+        if !may_try {
+            return Err(None);
         }
         // The estimate for the caller ignores the objectives.
         (wish.slo, wish.due_at_ns) = (Slo::NONE, u64::MAX);
@@ -152,7 +170,10 @@ impl AdmissionQueue {
         let Some(entry) = self.tables.get_mut(&key).and_then(|table| table.entry_mut(at)) else {
             return Err(request);
         };
-        for at_ns in entry.inputs_at_ns.into_iter().chain(entry.lapses_at_ns()) {
+        if entry.request.tenant != request.tenant {
+            return Err(request);
+        }
+        for at_ns in entry.changes_ns() {
             self.reservations.times.remove(&(at_ns, request.invocation));
         }
         entry.inputs_at_ns = None;
@@ -163,6 +184,7 @@ impl AdmissionQueue {
             promised.admitted += 1;
         }
         self.fresh.push(key);
+        self.touched.push(key);
         Ok(reserved)
     }
 
@@ -176,12 +198,27 @@ impl AdmissionQueue {
         let steps = self.reservations.workflows.remove(&workflow)?;
         let mut removed = Vec::new();
         for step in steps {
-            self.reservations.expected.remove(&step);
-            if let Some((key, at)) = self.reservation(step) {
-                removed.extend(self.unseat_before_start(view, key, at).map(|entry| entry.request));
-            }
+            removed.extend(self.release(step, view));
         }
         Some(removed)
+    }
+
+    /// Removes the reservation of a step that will not arrive, and returns its request.
+    pub(crate) fn release(&mut self, step: InvocationId, view: &View) -> Option<PlacementRequest> {
+        self.reservations.expected.remove(&step)?;
+        let (key, at) = self.reservation(step)?;
+        let entry = self.unseat_before_start(view, key, at)?;
+        for at_ns in entry.changes_ns() {
+            self.reservations.times.remove(&(at_ns, step));
+        }
+        self.fresh.push(key);
+        self.reservations.has_gaps = true;
+        Some(entry.request)
+    }
+
+    /// Whether other invocations may start since the last call, because reservations changed.
+    pub(crate) fn take_gaps(&mut self) -> bool {
+        std::mem::take(&mut self.reservations.has_gaps)
     }
 
     /// Takes the requests of lapsed reservations.
@@ -189,12 +226,12 @@ impl AdmissionQueue {
         std::mem::take(&mut self.reservations.lapsed)
     }
 
-    /// When the next reservation becomes overdue or lapses.
+    /// When the next reservation changes what may start.
     pub(crate) fn reservation_at_ns(&self) -> Option<u64> {
         self.reservations.times.first().map(|(at_ns, _)| *at_ns)
     }
 
-    /// Removes the reservations whose steps are too late.
+    /// Removes the reservations whose steps are too late, and notes the other changes.
     pub(super) fn lapse(&mut self, now_ns: u64, view: &View) {
         while let Some(&(at_ns, step)) = self.reservations.times.first() {
             if at_ns > now_ns {
@@ -202,14 +239,13 @@ impl AdmissionQueue {
             }
             self.reservations.times.pop_first();
             let Some((key, at)) = self.reservation(step) else { continue };
+            self.touched.push(key);
+            self.fresh.push(key);
+            self.reservations.has_gaps = true;
             let entry = self.tables.get(&key).and_then(|table| table.entries().get(at));
-            match entry.and_then(TimetableEntry::lapses_at_ns) {
-                Some(lapses_at_ns) if lapses_at_ns > now_ns => {
-                    self.reservations.times.insert((lapses_at_ns, step));
-                    // Others may pass an overdue reservation.
-                    self.fresh.push(key);
-                }
-                _ => {
+            match entry.and_then(|entry| entry.next_change_ns(now_ns)) {
+                Some(next_ns) => _ = self.reservations.times.insert((next_ns, step)),
+                None => {
                     let entry = self.unseat_before_start(view, key, at);
                     self.reservations.lapsed.extend(entry.map(|entry| entry.request));
                 }
@@ -222,11 +258,10 @@ impl AdmissionQueue {
         self.reservations.lapsed.push(request);
     }
 
-    /// Records when a new reservation becomes overdue, or when it lapses if it is overdue already.
+    /// Records when a new reservation changes what may start.
     pub(super) fn note_reservation(&mut self, now_ns: u64, entry: &TimetableEntry) {
-        let overdue_at_ns = entry.inputs_at_ns.filter(|inputs_at_ns| *inputs_at_ns > now_ns);
-        if let Some(at_ns) = overdue_at_ns.or_else(|| entry.lapses_at_ns()) {
-            self.reservations.times.insert((at_ns, entry.request.invocation));
+        if let Some(next_ns) = entry.next_change_ns(now_ns) {
+            self.reservations.times.insert((next_ns, entry.request.invocation));
         }
     }
 
@@ -288,6 +323,9 @@ impl AdmissionQueue {
         let mut seats: Vec<Seat> = Vec::new();
         let mut cost = Cost::ZERO;
         while let Some((step, inputs_at_ns)) = wish.next_step(&ends_ns, &tails_ns) {
+            if wish.entries_left.get() == 0 {
+                break;
+            }
             let SeparateStep { request, .. } = &wish.steps[step];
             if request.models.is_empty() {
                 ends_ns[step] = Some(inputs_at_ns);
@@ -307,7 +345,7 @@ impl AdmissionQueue {
             };
             let kind = kinds.map(|kinds| kinds[step]);
             let Some(PlacementOffer { finish_after_ns, cost: step_cost, place: seat }) =
-                self.first_end(&step_wish, kind)
+                self.first_end(&step_wish, kind, &wish.entries_left)
             else {
                 break;
             };
@@ -345,13 +383,21 @@ impl AdmissionQueue {
     }
 
     /// The place on which a step ends first.
-    fn first_end(&self, wish: &Wish<'_>, kind: Option<usize>) -> Option<PlacementOffer<Seat>> {
+    fn first_end(
+        &self,
+        wish: &Wish<'_>,
+        kind: Option<usize>,
+        entries_left: &Cell<usize>,
+    ) -> Option<PlacementOffer<Seat>> {
         let mut candidates: Vec<_> = self.candidates(wish, kind).collect();
         candidates
             .sort_unstable_by_key(|candidate| (candidate.finish_after_ns, candidate.cost, candidate.key));
         let sample_len = self.settings.sample_len.max(1);
-        let offers =
-            candidates.iter().take(sample_len).filter_map(|candidate| self.on_device(wish, candidate));
+        let offers = candidates.iter().take(sample_len).filter_map(|candidate| {
+            let entries = self.tables.get(&candidate.key).map_or(1, |table| table.entries().len() + 1);
+            entries_left.set(entries_left.get().saturating_sub(entries));
+            self.on_device(wish, candidate)
+        });
         offers.min_by_key(|offer| (offer.finish_after_ns, offer.cost))
     }
 
@@ -420,15 +466,16 @@ impl SeparateWish<'_> {
 /// The room that the reservations at the head of a timetable leave for the entries behind them.
 pub(super) struct GapsAhead<'a> {
     now_ns: u64,
-    slots_free: u32,
+    view: &'a View,
+    device: &'a DeviceView,
     reserved: SmallVec<[&'a TimetableEntry; 4]>,
-    /// Whether an entry that waits for the slot would be passed, too.
+    /// Whether an entry that waits for a slot would be passed, too.
     pub(super) passes_waiting: bool,
 }
 
 impl<'a> GapsAhead<'a> {
-    pub(super) fn new(now_ns: u64, slots_free: u32) -> Self {
-        Self { now_ns, slots_free, reserved: SmallVec::new(), passes_waiting: false }
+    pub(super) fn new(now_ns: u64, view: &'a View, device: &'a DeviceView) -> Self {
+        Self { now_ns, view, device, reserved: SmallVec::new(), passes_waiting: false }
     }
 
     /// Adds the next reservation.
@@ -436,17 +483,25 @@ impl<'a> GapsAhead<'a> {
         self.reserved.push(entry);
     }
 
+    pub(super) fn has_reservations(&self) -> bool {
+        !self.reserved.is_empty()
+    }
+
     /// Whether an entry can start before the reservations: a slot remains for each of them, or the
     /// entry ends before the first of their steps arrives. If a step is long overdue, and no other
     /// entry waits, the entry may also end later, as long as the step still ends in time.
     pub(super) fn has_room_for(&self, entry: &TimetableEntry) -> bool {
-        if self.reserved.len() < self.slots_free as usize {
+        let slots = self.device.slots_for_slos();
+        if self.reserved.len() < slots.saturating_sub(self.device.running()) as usize {
             return true;
         }
-        let mut free_at_ns = self.now_ns.saturating_add(entry.work_ns());
+        let mut free_at_ns = self.now_ns.saturating_add(self.work_ns(entry));
         self.reserved.iter().all(|reserved| match reserved.inputs_at_ns {
-            Some(inputs_at_ns) if inputs_at_ns > self.now_ns => free_at_ns <= inputs_at_ns,
-            Some(inputs_at_ns) if self.now_ns - inputs_at_ns <= reserved.work_ns() / OVERDUE_PART => false,
+            // In another slot, the entry that waits could start before this one ends.
+            Some(inputs_at_ns) if inputs_at_ns > self.now_ns => {
+                free_at_ns <= inputs_at_ns && !(self.passes_waiting && slots > 1)
+            }
+            Some(_) if reserved.long_overdue_ns().is_some_and(|at_ns| at_ns > self.now_ns) => false,
             _ => {
                 let is_in_time = !self.passes_waiting && free_at_ns <= reserved.latest_start_ns();
                 free_at_ns = free_at_ns.saturating_add(reserved.work_ns());
@@ -454,11 +509,40 @@ impl<'a> GapsAhead<'a> {
             }
         })
     }
+
+    /// The time of an entry that starts now, with the loads of models that the reservations were to
+    /// load for it.
+    fn work_ns(&self, entry: &TimetableEntry) -> u64 {
+        let missing = self
+            .device
+            .own(&entry.request.models)
+            .filter(|demand| !self.device.holds(demand.model) && !entry.loads.contains(&demand.model));
+        let load_ns = missing.map(|demand| self.view.load_time_ns(self.device, demand));
+        load_ns.fold(entry.work_ns(), u64::saturating_add)
+    }
 }
 
 impl TimetableEntry {
+    /// The times at which a reservation changes what may start: the device is kept free for it, its
+    /// step is long overdue, and it lapses. None for other entries.
+    fn changes_ns(&self) -> impl Iterator<Item = u64> {
+        let kept_from_ns = self.inputs_at_ns.map(|_| self.kept_from_ns);
+        kept_from_ns.into_iter().chain(self.long_overdue_ns()).chain(self.lapses_at_ns())
+    }
+
+    /// The next of these times. `None` if the reservation lapses now, and for other entries.
+    fn next_change_ns(&self, now_ns: u64) -> Option<u64> {
+        let lapses_at_ns = self.lapses_at_ns().filter(|at_ns| *at_ns > now_ns)?;
+        let next_ns = self.changes_ns().filter(|at_ns| *at_ns > now_ns).min();
+        Some(next_ns.unwrap_or(lapses_at_ns))
+    }
+
+    fn long_overdue_ns(&self) -> Option<u64> {
+        Some(self.inputs_at_ns?.saturating_add(self.work_ns() / OVERDUE_PART).saturating_add(1))
+    }
+
     /// When a reservation lapses: when its step could no longer end in time, or was expected for so
-    /// long that other invocations wait in vain. `None` for other entries.
+    /// long that other invocations wait in vain.
     fn lapses_at_ns(&self) -> Option<u64> {
         let overdue_ns = self.inputs_at_ns?.saturating_add(PATIENCE_NS);
         Some(self.latest_start_ns().saturating_add(1).min(overdue_ns))

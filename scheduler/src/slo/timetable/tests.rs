@@ -72,6 +72,7 @@ fn entry(invocation: u64, models: &[u32], due_at_ns: u64, run_ns: u64) -> Timeta
         slo: Slo::NONE,
         inputs: Box::default(),
         batch_items_max: 0,
+        is_step: false,
     };
     TimetableEntry::new(request, due_at_ns, run_ns)
 }

@@ -8,6 +8,7 @@ use crate::intermediates::Handle;
 use futures::StreamExt;
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::FuturesUnordered;
+use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Instant;
@@ -36,8 +37,8 @@ pub struct Steps {
     pub(crate) tenant: TenantId,
     /// The placement of the run.
     pub(crate) placement: LocalPlacement,
-    /// The ids of the steps that have reservations, by the index of the step. Empty if the run is
-    /// placed as a whole, or for steps without reservations.
+    /// The ids with which separate steps arrive, by the index of the step. Empty for steps without
+    /// reservations.
     pub(crate) reserved: Arc<[InvocationId]>,
     /// The calling function, to which device usage is attributed; `None` for a client's request.
     pub(crate) caller: Option<Arc<DeployedFunction>>,
@@ -73,7 +74,9 @@ impl Steps {
         let mut loading = std::pin::pin!(self.load_ahead(plan, &sure));
         let mut under_way = FuturesUnordered::new();
         let mut names: Vec<usize> = Vec::new();
+        let mut released = BTreeSet::new();
         loop {
+            self.release_excluded(&run, &mut released);
             while let Some(begin) = run.next_step() {
                 names.push(begin.step);
                 // Individually placed steps already run where they finish first, so they are not
@@ -99,6 +102,18 @@ impl Steps {
             names.retain(|begun| *begun != step);
             let outputs = outputs.map_err(|fault| named(plan, step, fault))?;
             run.finished(step, outputs).map_err(|error| output_mismatch_fault(plan, step, &error))?;
+        }
+    }
+
+    /// Gives up the reservations of steps that will not run.
+    fn release_excluded(&self, run: &Run<Handle>, released: &mut BTreeSet<usize>) {
+        if !self.placement.has_separate_steps {
+            return;
+        }
+        for (step, id) in self.reserved.iter().enumerate().filter(|(step, _)| run.is_excluded(*step)) {
+            if released.insert(step) {
+                self.dispatch.placements.release_step(*id);
+            }
         }
     }
 
