@@ -5,7 +5,7 @@
 //! only the name.
 
 use super::error::ApiError;
-use super::invoke;
+use super::invoke::{self, CallTarget};
 use super::request_id::RequestId;
 use super::versions::parse_name;
 use super::{AsItWas, Caller};
@@ -69,7 +69,8 @@ pub(super) async fn embed(
     head.uri = Uri::try_from(target).map_err(|error| ApiError::internal(&error))?;
     head.headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
     let request = Request::from_parts(head, Body::from(Bytes::from(body)));
-    let mut response = invoke::invoke(&node, caller.tenant, name.as_str().len(), request, &id).await?;
+    let mut response =
+        invoke::invoke(&node, caller.tenant, CallTarget::parse(name.as_str()), request, &id).await?;
     response.extensions_mut().insert(AsItWas);
     Ok(response)
 }
