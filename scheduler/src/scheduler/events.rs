@@ -81,15 +81,7 @@ impl Scheduler {
                 }
             }
             Event::DeviceResized { device, capacity_bytes } => {
-                if let Some(device) = self.key_of(device)
-                    && self.view.set_capacity(device, capacity_bytes)
-                {
-                    self.required.shrink(device, self.now_ns, &mut self.view, actions);
-                    self.policy.devices_gone(&[device], &self.view);
-                    for request in self.admission.device_resized(device) {
-                        self.rehouse(request, actions);
-                    }
-                }
+                self.device_resized(device, capacity_bytes, actions);
             }
         }
     }
@@ -156,6 +148,18 @@ impl Scheduler {
         if self.view.set_down(device, true) {
             self.required.device_down(device, self.now_ns, &mut self.view, actions);
             self.rehouse_all(device, actions);
+        }
+    }
+
+    /// Replans the invocations that wait for a device with more or less memory.
+    fn device_resized(&mut self, device: DeviceId, capacity_bytes: u64, actions: &mut Vec<Action>) {
+        let Some(device) = self.key_of(device) else { return };
+        if self.view.set_capacity(device, capacity_bytes) {
+            self.required.shrink(device, self.now_ns, &mut self.view, actions);
+            self.policy.devices_gone(&[device], &self.view);
+            for request in self.admission.device_resized(device) {
+                self.rehouse(request, actions);
+            }
         }
     }
 

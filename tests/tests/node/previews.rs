@@ -47,6 +47,18 @@ async fn preview_answers_at_its_address_until_it_is_promoted() {
 }
 
 #[tokio::test]
+async fn preview_leaves_the_canary_as_it_is() {
+    let node = TestNode::start().await;
+    node.deploy("f", function("hello")).await;
+    node.deploy_with("f", "canary=50", function("misbehave")).await;
+    node.deploy_with("f", "preview=true&env.A=1", function("misbehave")).await;
+    let shown = node.function("f").await.unwrap();
+    assert_eq!((shown.active.version.0, shown.canary.unwrap().version.0), (1, 2));
+    let ended = node.get("/v1/events?kind=canary-rolled-back").await.ok();
+    assert!(!ended.text().contains("replaced"), "{}", ended.text());
+}
+
+#[tokio::test]
 async fn first_version_is_active_although_it_was_deployed_as_a_preview() {
     let node = TestNode::start().await;
     let first = node.deploy_with("f", "preview=true", function("hello")).await;

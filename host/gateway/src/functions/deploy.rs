@@ -193,7 +193,9 @@ fn note_deployment(
         let text = format!("function {name} has version {version}");
         node.note(EventKind::Deployed, EventResource::Function, tenant, name, text);
     }
-    if let Some(ended) = before.and_then(|before| before.head.canary).filter(|ended| ended.version != version)
+    let is_canary = |of: Version| entry.head.canary.is_some_and(|canary| canary.version == of);
+    if let Some(ended) =
+        before.and_then(|before| before.head.canary).filter(|ended| !is_canary(ended.version))
     {
         let text = format!("canary {} of function {name} was replaced by version {version}", ended.version);
         node.note_canary(EventKind::CanaryRolledBack, (CanaryOf::Function, tenant, name), text);
