@@ -13,7 +13,7 @@ use weir_types::{
     Cost, DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, Platform, TenantId, Version,
 };
 
-/// What a node does: a workflow runs as a whole on one device if it meets its objectives there.
+/// Runs a workflow as a whole on one device if the workflow meets its objectives there.
 /// Otherwise its steps get separate reservations, or it is rejected.
 ///
 /// Each device belongs to another node and runs one invocation at a time. The steps of a whole run one

@@ -1,5 +1,4 @@
-//! Checksums with the interface of the crate `crc-fast`, as far as `object_store` uses it, and the S3
-//! server of the tests.
+//! The part of the crate `crc-fast` that `object_store` and the S3 server of the tests use.
 //!
 //! The crate `crc-fast` selects among 40 algorithms at run time, so their tables and code stay in the
 //! program: 0.7 MB, for a checksum that Weir does not enable. The workspace replaces it by this crate.
