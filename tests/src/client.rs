@@ -7,7 +7,9 @@ use bytes::Bytes;
 use reqwest::{Body, Method, RequestBuilder, Url};
 use std::collections::BTreeMap;
 use weir_types::Version;
-use weir_types::api::{Deployed, Function, FunctionVersion, LogLine, Model, ModelVersion, Rollback, Status};
+use weir_types::api::{
+    Deployed, Function, FunctionVersion, LogLine, Model, ModelVersion, Status, VersionRequest,
+};
 
 /// Client of a node. Cheap to clone.
 ///
@@ -147,7 +149,7 @@ impl TestClient {
 
     /// Rolls a function back.
     pub async fn roll_back(&self, name: &str, to: Option<u32>) -> Answer {
-        let rollback = Rollback { version: to.map(Version) };
+        let rollback = VersionRequest { version: to.map(Version) };
         let request = self.request(Method::POST, &format!("/v1/functions/{name}/rollback"));
         send(request.json(&rollback)).await
     }

@@ -171,21 +171,11 @@ pub struct Deployed {
     pub removed_versions: Vec<Version>,
 }
 
-/// Body of `POST /v1/functions/{name}/promote`. Without a version, the request makes the canary
-/// active.
+/// Body of a promotion or a rollback, such as `POST /v1/functions/{name}/rollback`. Without a version, a
+/// promotion activates the canary, and a rollback the version before the active one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Promotion {
-    /// The version to make active.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub version: Option<Version>,
-}
-
-/// Body of `POST /v1/functions/{name}/rollback`. Without a version, the request activates the
-/// version before the active one.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Rollback {
+pub struct VersionRequest {
     /// The version to activate, older or newer.
     pub version: Option<Version>,
 }

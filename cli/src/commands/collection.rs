@@ -8,7 +8,7 @@ use anyhow::Result;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use weir_types::api::Rollback;
+use weir_types::api::VersionRequest;
 use weir_types::{Name, Version};
 
 /// An item of a collection.
@@ -125,7 +125,7 @@ impl Collection {
         args: &VersionArgs,
         format: impl FnOnce(&T) -> String,
     ) -> Result<()> {
-        let body = Rollback { version: args.version.map(Version) };
+        let body = VersionRequest { version: args.version.map(Version) };
         let path = format!("{}/rollback", self.path(&args.name));
         let now: T = self.client.post(&path, &format!("roll back {}", args.name), &body)?;
         self.output.result(&now, format)

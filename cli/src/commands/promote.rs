@@ -3,7 +3,7 @@
 use crate::commands::CommandContext;
 use crate::settings::ClientArgs;
 use anyhow::Result;
-use weir_types::api::{Function, Promotion};
+use weir_types::api::{Function, VersionRequest};
 use weir_types::{Name, Version};
 
 /// Make the canary or a preview of a function its active version
@@ -28,11 +28,11 @@ pub(crate) struct PromoteArgs {
 pub(crate) fn run(args: &PromoteArgs, context: &CommandContext) -> Result<()> {
     let client = context.client(&args.client)?;
     let path = format!("/v1/functions/{}/promote", args.name);
-    let promotion = Promotion { version: args.version.map(Version) };
+    let request = VersionRequest { version: args.version.map(Version) };
     let doing = match args.version {
         Some(version) => format!("promote version {version} of {}", args.name),
         None => format!("promote the canary of {}", args.name),
     };
-    let now: Function = client.post(&path, &doing, &promotion)?;
+    let now: Function = client.post(&path, &doing, &request)?;
     context.output.result(&now, |now| format!("{} is at version {} now", now.active.name, now.active.version))
 }

@@ -3,7 +3,7 @@
 use crate::commands::CommandContext;
 use crate::settings::ClientArgs;
 use anyhow::Result;
-use weir_types::api::{Function, Rollback};
+use weir_types::api::{Function, VersionRequest};
 use weir_types::{Name, Version};
 
 /// Activate an earlier version of a function, or any other version
@@ -27,7 +27,7 @@ pub(crate) struct RollbackArgs {
 
 pub(crate) fn run(args: &RollbackArgs, context: &CommandContext) -> Result<()> {
     let client = context.client(&args.client)?;
-    let body = Rollback { version: args.version.map(Version) };
+    let body = VersionRequest { version: args.version.map(Version) };
     let path = format!("/v1/functions/{}/rollback", args.name);
     let now: Function = client.post(&path, &format!("roll back {}", args.name), &body)?;
     context.output.result(&now, |now| format!("{} is at version {} now", now.active.name, now.active.version))

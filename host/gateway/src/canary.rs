@@ -8,13 +8,12 @@ pub use watch::watch_canaries;
 pub(super) use watch::{CANARIES_PATH, counts_here};
 
 use super::Caller;
-use super::body::small;
 use super::error::ApiError;
 use super::models;
 use super::permission::RouteAccess;
 use super::routes::Routes;
 use super::table::MANAGE;
-use super::versions::{VersionedResource, find, missing, parse_name, summary};
+use super::versions::{VersionedResource, find, missing, parse_name, read_version, summary};
 use crate::NodeState;
 use crate::state::NodeExtractor;
 use axum::body::Body;
@@ -30,11 +29,8 @@ use weir_control::models::{ModelEntry, ModelRoles};
 use weir_control::registry::{DeploymentKind, FunctionParts, RegistryEntry};
 use weir_inference::Content;
 use weir_telemetry::logs::now_ms;
-use weir_types::api::{Canary, CanaryReport, EventKind, Function, Model, Promotion};
+use weir_types::api::{Canary, CanaryReport, EventKind, Function, Model};
 use weir_types::{ErrorCode, ModelId, Name, TenantId, Version};
-
-/// Size limit of the JSON body of a promotion.
-const PROMOTION_BYTES_MAX: usize = 64 << 10;
 
 /// The version of an asynchronous invocation, fixed when the request was accepted. In the extensions
 /// of the request when it runs.
@@ -147,7 +143,7 @@ async fn promote(
     body: Body,
 ) -> Result<Json<Function>, ApiError> {
     let name = parse_name(&name)?;
-    let Promotion { version } = read_promotion(body).await?;
+    let version = read_version(body).await?;
     let registry = FunctionParts::registry(&node);
     let before = find::<FunctionParts>(&node, &caller, &name)?.head;
     let entry = registry.promote_to(&caller.tenant, &name, version).await?;
@@ -160,16 +156,6 @@ async fn promote(
     node.note_canary(EventKind::CanaryPromoted, of, text);
     FunctionParts::rolled_back(&node);
     summary(&node, &entry).map(Json).ok_or_else(|| missing::<FunctionParts>(&name))
-}
-
-/// Reads the version to promote, if the body names one.
-async fn read_promotion(body: Body) -> Result<Promotion, ApiError> {
-    let body = small(body, PROMOTION_BYTES_MAX).await?;
-    let promotion = if body.is_empty() { Ok(Promotion::default()) } else { serde_json::from_slice(&body) };
-    promotion.map_err(|error| {
-        let text = format!("the body must be {{}} or {{\"version\": N}}: {error}");
-        ApiError::new(ErrorCode::InvalidRequest, text)
-    })
 }
 
 /// `POST /v1/models/{name}/promote`.

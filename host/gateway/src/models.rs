@@ -14,7 +14,7 @@ use super::openai;
 use super::routes::Routes;
 use super::table::MANAGE;
 use super::uploads::{self, ReceivedUpload};
-use super::versions::{parse_name, parse_version, read_rollback};
+use super::versions::{parse_name, parse_version, read_version};
 use super::workflows::{refuse_if_used, refuse_name_of_workflow};
 use crate::NodeState;
 use crate::state::NodeExtractor;
@@ -297,7 +297,7 @@ async fn roll_back(
     body: Body,
 ) -> Result<Json<ModelVersion>, ApiError> {
     let name = parse_name(&name)?;
-    let version = read_rollback(body).await?;
+    let version = read_version(body).await?;
     let active = node.models.get_of(content, &caller.tenant, &name, None)?;
     let canary = node.models.roles(&caller.tenant, &name).canary;
     let note_end = |canary: Canary| {

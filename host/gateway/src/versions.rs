@@ -18,12 +18,12 @@ use axum::{Extension, Json};
 use serde::Serialize;
 use std::sync::Arc;
 use weir_control::registry::{DeploymentKind, Noun, Registry, RegistryEntry, RegistryError};
-use weir_types::api::{Canary, EventKind, EventResource, Rollback};
+use weir_types::api::{Canary, EventKind, EventResource, VersionRequest};
 use weir_types::{ErrorCode, Name, Version};
 use weir_workflow::TargetKind;
 
-/// Size limit of the JSON body of a rollback.
-const ROLLBACK_BYTES_MAX: usize = 64 << 10;
+/// Size limit of the JSON body of a promotion or rollback.
+const VERSION_BYTES_MAX: usize = 64 << 10;
 
 /// A kind of deployment whose versions the API manages.
 pub(super) trait VersionedResource: DeploymentKind {
@@ -115,7 +115,7 @@ async fn roll_back<K: VersionedResource>(
     body: Body,
 ) -> Result<Json<K::Summary>, ApiError> {
     let name = parse_name(&name)?;
-    let version = read_rollback(body).await?;
+    let version = read_version(body).await?;
     let before = find::<K>(&node, &caller, &name)?.head;
     let entry = K::registry(&node).roll_back(&caller.tenant, &name, version).await?;
     tracing::info!(tenant = %caller.tenant, %name, version = %entry.head.active, "rolled back {}", K::NOUN);
@@ -193,11 +193,11 @@ pub(super) fn summary<K: VersionedResource>(
     Some(K::summary(active, entry.versions.keys().copied().collect(), entry.head.canary))
 }
 
-/// Reads the version to roll back to, if the body names one.
-pub(super) async fn read_rollback(body: Body) -> Result<Option<Version>, ApiError> {
-    let body = small(body, ROLLBACK_BYTES_MAX).await?;
-    let rollback = if body.is_empty() { Ok(Rollback::default()) } else { serde_json::from_slice(&body) };
-    let Rollback { version } = rollback.map_err(|error| {
+/// Reads the version to activate, if the body names one.
+pub(super) async fn read_version(body: Body) -> Result<Option<Version>, ApiError> {
+    let body = small(body, VERSION_BYTES_MAX).await?;
+    let request = if body.is_empty() { Ok(VersionRequest::default()) } else { serde_json::from_slice(&body) };
+    let VersionRequest { version } = request.map_err(|error| {
         ApiError::new(
             ErrorCode::InvalidRequest,
             format!("the body must be {{}} or {{\"version\": N}}: {error}"),

@@ -240,8 +240,6 @@ pub enum DispatcherCommand {
     Reserved {
         /// The invocation of the workflow.
         invocation: InvocationId,
-        /// The expected time and cost.
-        estimate: Estimate,
     },
     /// Models that one of the node's devices may evict, even if the invocation that needs the room
     /// never starts.

@@ -13,8 +13,8 @@ use weir_types::{
     Cost, DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, Platform, TenantId, Version,
 };
 
-/// Runs a workflow as a whole on one device if the workflow meets its objectives there.
-/// Otherwise its steps get separate reservations, or it is rejected.
+/// Runs a workflow as a whole on one device if the workflow meets its objectives there. Otherwise its
+/// steps get separate reservations, or it is rejected.
 ///
 /// Each device belongs to another node and runs one invocation at a time. The steps of a whole run one
 /// after the other. A platform stands for each kind of device, so there are at most

@@ -4,7 +4,7 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use weir_tests::{TestClient, TestNode, function, model, with_custom_section};
-use weir_types::api::Rollback;
+use weir_types::api::VersionRequest;
 use weir_types::{ContentHash, Version};
 
 const KILLS: usize = 50;
@@ -150,7 +150,7 @@ impl Change {
             Self::Deploy => client.request(Method::PUT, "/v1/functions/f").body(component),
             Self::RollBack => client
                 .request(Method::POST, "/v1/functions/f/rollback")
-                .json(&Rollback { version: Some(Version(1)) }),
+                .json(&VersionRequest { version: Some(Version(1)) }),
             Self::DeleteFunction => client.request(Method::DELETE, "/v1/functions/f"),
         };
         request.send().await.is_ok_and(|response| response.status().is_success())

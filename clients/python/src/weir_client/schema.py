@@ -50,12 +50,7 @@ class OpenAiError(TypedDict):
     error: OpenAiErrorError
 
 
-class Promotion(TypedDict):
-    version: NotRequired[int | None]
-    """The version to make active."""
-
-
-class Rollback(TypedDict):
+class VersionRequest(TypedDict):
     version: NotRequired[int | None]
     """The version to activate."""
 

@@ -88,7 +88,7 @@ impl Placements {
                 state.explain(&Action::Reject { invocation, why, estimate, alternatives });
                 state.rejected(invocation, why, estimate);
             }
-            DispatcherCommand::Reserved { invocation, .. } => state.reserved(invocation),
+            DispatcherCommand::Reserved { invocation } => state.reserved(invocation),
             DispatcherCommand::Abandoned { invocation } => self.end_unknown(state, invocation),
             DispatcherCommand::MayEvict { device, evict } => self.may_evict(state, device, evict),
             DispatcherCommand::Load { device, model, evict } => {

@@ -382,7 +382,7 @@ impl PlacementDriver {
             Action::Reject { invocation, why, estimate, alternatives } => {
                 DispatcherCommand::Reject { invocation, why, estimate, alternatives }
             }
-            Action::Reserved { invocation, estimate } => DispatcherCommand::Reserved { invocation, estimate },
+            Action::Reserved { invocation, .. } => DispatcherCommand::Reserved { invocation },
             Action::Load { .. } | Action::Release { .. } | Action::WakeAt(_) => return Some(action),
         });
         None

@@ -111,7 +111,7 @@ variants! {
         4 => Beat,
         5 => Load { device, model, evict },
         6 => Release { device, model },
-        7 => Reserved { invocation, estimate },
+        7 => Reserved { invocation },
     }
     NodeEvent as "event" {
         0 => Hello(hello),

@@ -134,8 +134,7 @@ pub(crate) fn command() -> impl Strategy<Value = DispatcherCommand> {
         Rejection::NodeLost,
     ]);
     prop_oneof![
-        (id(), estimate())
-            .prop_map(|(invocation, estimate)| DispatcherCommand::Reserved { invocation, estimate }),
+        id().prop_map(|invocation| DispatcherCommand::Reserved { invocation }),
         (id(), place, evict(), why).prop_map(|(invocation, (node, device, address), evict, why)| {
             DispatcherCommand::Start {
                 invocation,

@@ -1,9 +1,8 @@
 //! A workflow that is not placed as a whole. Each step is placed individually, like a client's
 //! request: at its reserved place if the workflow has objectives, or else on the device where it is
-//! estimated to finish first. Outputs that only
-//! other steps read stay on the node that computed them until those steps take them: see
-//! `intermediates.rs`. On this node, outputs that only models read stay on the device that computed
-//! them, if a model on a sibling device reads them as well.
+//! estimated to finish first. Outputs that only other steps read stay on the node that computed them
+//! until those steps take them: see `intermediates.rs`. On this node, outputs that only models read
+//! stay on the device that computed them, if a model on a sibling device reads them as well.
 
 use super::super::job::{InferenceJob, StepJob};
 use super::super::{CallCtx, Dispatch, ModelTarget, RunResult, Target};
