@@ -29,8 +29,9 @@ mod secrets;
 pub use secrets::{Secret, SecretRotation};
 mod triggers;
 pub use triggers::{
-    MISSED_AGE_MS_DEFAULT, MissedPolicy, OverlapPolicy, SCHEDULED_AT_HEADER, TRIGGER_HEADER, TickCounts,
-    TickOutcome, Trigger, TriggerRequest, TriggerSource, TriggerSpec, TriggerTarget, TriggerTick,
+    AcceptedEvents, EventsSource, MISSED_AGE_MS_DEFAULT, MissedPolicy, NatsSource, OverlapPolicy,
+    SCHEDULED_AT_HEADER, StreamStart, TRIGGER_HEADER, TickCounts, TickOutcome, Trigger, TriggerRequest,
+    TriggerSource, TriggerSpec, TriggerTarget, TriggerTick,
 };
 
 mod capacity;

@@ -16,13 +16,15 @@ use ureq::http::Method;
 use weir_types::Name;
 use weir_types::api::{Invocation, Trigger, TriggerSource, TriggerTick};
 
-/// Call functions and models on a schedule
+/// Call functions and models on a schedule, for messages of a stream, or for events
 ///
 /// The requests run as asynchronous invocations, which `weir invocations` lists.
 ///
 /// Examples:
 ///   weir triggers create report --cron '0 6 * * mon-fri' --timezone Europe/Berlin --function report
 ///   weir triggers create ping --every 30s --function hello --method GET
+///   weir triggers create orders --nats nats://nats:4222 --stream ORDERS --function order
+///   weir triggers create thumbnails --events 's3:ObjectCreated:*' --subject-suffix .png --function thumbnail
 ///   weir triggers                               # list all triggers
 ///   weir triggers run report                    # send the request now
 ///   weir triggers pause report
@@ -79,7 +81,10 @@ pub(crate) fn run(args: TriggersArgs, context: &CommandContext) -> Result<()> {
         }
         TriggerAction::Resume(NameArgs { name }) => {
             let resumed: Trigger = post(&triggers, &name, "resume")?;
-            output.result(&resumed, |resumed| format!("resumed {name}; the next tick is {}", next(resumed)))
+            output.result(&resumed, |resumed| match resumed.next_at_ms.first() {
+                Some(at_ms) => format!("resumed {name}; the next tick is {}", time(*at_ms)),
+                None => format!("resumed {name}"),
+            })
         }
         TriggerAction::Delete(NameArgs { name }) => {
             triggers.client.delete(&triggers.path(&name), &format!("delete {name}"))?;
@@ -108,7 +113,7 @@ fn list(triggers: &[Trigger]) -> String {
             trigger.last.as_ref().map_or_else(|| "-".to_owned(), |last| age(last.at_ms)),
         ]
     };
-    table(["NAME", "SCHEDULE", "TARGET", "NEXT", "LAST", "AT"], triggers.iter().map(row))
+    table(["NAME", "SOURCE", "TARGET", "NEXT", "LAST", "AT"], triggers.iter().map(row))
 }
 
 fn details(trigger: &Trigger) -> String {
@@ -116,19 +121,27 @@ fn details(trigger: &Trigger) -> String {
     let kind = if spec.target.function.is_some() { "function" } else { "inference" };
     let mut rows = vec![
         ("name", name.to_string()),
-        ("schedule", schedule(&spec.source)),
+        (source_kind(&spec.source), schedule(&spec.source)),
         (kind, spec.target.to_string()),
         ("request", format!("{} {}", spec.request.method, spec.request.path)),
-        ("missed", spec.missed.to_string()),
-        ("overlap", spec.overlap.to_string()),
         ("created", time(*created_at_ms)),
         ("changed", time(*changed_at_ms)),
         ("fired", ticks.fired.to_string()),
-        ("overlapped", ticks.overlapped.to_string()),
-        ("missed ticks", ticks.missed.to_string()),
         ("failed", ticks.failed.to_string()),
     ];
-    rows.extend(last.iter().map(|last| ("last", tick(last))));
+    let is_scheduled = source_kind(&spec.source) == "schedule";
+    if is_scheduled {
+        rows.extend([
+            ("missed", spec.missed.to_string()),
+            ("overlap", spec.overlap.to_string()),
+            ("overlapped", ticks.overlapped.to_string()),
+            ("missed ticks", ticks.missed.to_string()),
+        ]);
+    }
+    if spec.source.events.is_some() {
+        rows.push(("address", format!("POST /v1/triggers/{name}/events")));
+    }
+    rows.extend(last.iter().map(|last| ("last", tick(last, is_scheduled))));
     rows.extend(next_at_ms.iter().map(|at_ms| ("next", time(*at_ms))));
     if !spec.enabled {
         rows.push(("next", "paused".to_owned()));
@@ -137,11 +150,12 @@ fn details(trigger: &Trigger) -> String {
     rows.into_iter().map(|(what, value)| format!("{what:<12} {value}\n")).collect()
 }
 
-fn tick(tick: &TriggerTick) -> String {
+fn tick(tick: &TriggerTick, is_scheduled: bool) -> String {
     let TriggerTick { scheduled_at_ms, at_ms, outcome, invocation, status, error } = tick;
     let when = match scheduled_at_ms {
         Some(scheduled_at_ms) => time(*scheduled_at_ms),
-        None => format!("{} by hand", time(*at_ms)),
+        None if is_scheduled => format!("{} by hand", time(*at_ms)),
+        None => time(*at_ms),
     };
     let invocation = invocation.map(|id| format!(", invocation {id}")).unwrap_or_default();
     let status = status.map(|status| format!(" ({status})")).unwrap_or_default();
@@ -158,7 +172,21 @@ fn next(trigger: &Trigger) -> String {
     }
 }
 
+fn source_kind(source: &TriggerSource) -> &'static str {
+    match (&source.nats, &source.events) {
+        (Some(_), _) => "messages",
+        (None, Some(_)) => "events",
+        (None, None) => "schedule",
+    }
+}
+
 fn schedule(source: &TriggerSource) -> String {
+    if let Some(nats) = &source.nats {
+        return nats.to_string();
+    }
+    if let Some(events) = &source.events {
+        return events.to_string();
+    }
     let cron = source.cron.as_ref().map(|cron| match &source.timezone {
         Some(zone) => format!("{cron} ({zone})"),
         None => cron.clone(),

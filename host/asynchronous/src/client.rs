@@ -175,6 +175,12 @@ impl Invocations {
         Ok(Watched { invocations: self.clone(), tenant: tenant.clone(), id, news, _waiter: waiter })
     }
 
+    /// Whether an invocation has not ended, as far as this node has heard.
+    #[must_use]
+    pub fn is_unfinished(&self, id: AsyncId) -> bool {
+        self.index.lock().is_unfinished(id)
+    }
+
     /// Returns the longest time that a client may wait.
     pub fn wait_max(&self) -> Duration {
         Duration::from_millis(self.config.wait_ms_max)

@@ -159,6 +159,12 @@ impl InvocationIndex {
         self.update(id, |item| (item.working, item.not_before_ms) = (None, not_before_ms));
     }
 
+    /// Whether an invocation is known and has not ended.
+    pub(super) fn is_unfinished(&self, id: AsyncId) -> bool {
+        let entry = self.items.get(&id).and_then(|item| item.entry.as_ref());
+        entry.is_some_and(|entry| entry.step != NextStep::Forget)
+    }
+
     /// Returns the number of unfinished invocations, and of those that this node works on.
     pub(super) fn len(&self) -> (usize, usize) {
         (self.tenants.values().map(|tenant| tenant.live).sum(), self.working)

@@ -80,6 +80,7 @@ pub(super) fn routes() -> Routes {
         .route("/v1/triggers", MANAGE, get(triggers::list))
         .route("/v1/triggers/{name}", MANAGE, put(triggers::put).get(triggers::show).delete(triggers::delete))
         .route("/v1/triggers/{name}/run", MANAGE, post(triggers::run))
+        .route("/v1/triggers/{name}/events", INVOKE, post(triggers::events))
         .route("/v1/triggers/{name}/pause", MANAGE, post(triggers::pause))
         .route("/v1/triggers/{name}/resume", MANAGE, post(triggers::resume))
         .merge(versions::routes::<FunctionParts>("functions", FUNCTION, put(functions::deploy)))

@@ -1,4 +1,4 @@
-//! `/v1/triggers`: requests that the node sends on a schedule.
+//! `/v1/triggers`: requests that the node sends on a schedule, for messages or for events.
 
 use super::Gateway;
 use super::body::small;
@@ -13,11 +13,11 @@ use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use http::header::LOCATION;
-use http::{HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use weir_asynchronous::RequestRunner;
 use weir_call::Fault;
 use weir_triggers::{ChangedTrigger, RequestSender, TriggerError};
-use weir_types::api::{Invocation, InvocationKind, Trigger, TriggerSpec, TriggerTarget};
+use weir_types::api::{AcceptedEvents, Invocation, InvocationKind, Trigger, TriggerSpec, TriggerTarget};
 use weir_types::{ErrorCode, TenantId};
 
 /// Size of a trigger besides the body of its request.
@@ -91,6 +91,25 @@ pub(super) async fn run(
     let mut response = (StatusCode::ACCEPTED, Json(invocation)).into_response();
     response.headers_mut().extend(location.map(|location| (LOCATION, location)));
     Ok(response)
+}
+
+/// `POST /v1/triggers/{name}/events`: takes events for a trigger.
+pub(super) async fn events(
+    State(node): NodeExtractor,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<(StatusCode, Json<AcceptedEvents>), ApiError> {
+    let name = parse_name(&name)?;
+    let trigger = node.triggers.trigger_for_events(&caller.tenant, &name).await?;
+    if !trigger.target().name().is_some_and(|target| caller.covers(target.as_str())) {
+        return Err(TriggerError::NotFound(name).into());
+    }
+    let body = small(body, node.triggers.message_bytes_max()).await?;
+    let sender = Gateway::new(node.clone());
+    let taken = node.triggers.take_events(&sender, trigger, &headers, &body).await?;
+    Ok((StatusCode::ACCEPTED, Json(taken)))
 }
 
 /// `POST /v1/triggers/{name}/pause`.

@@ -13,10 +13,12 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use wasmtime_wasi_http::{Error, RequestOptions, WasiBody};
 use weir_telemetry::Metrics;
 use weir_types::TenantId;
@@ -120,12 +122,46 @@ impl Connector {
         Ok(exchange(stream, request, &options).await?)
     }
 
-    /// Connects to the host of `uri`: to exactly an address that was checked.
+    /// Connects to the host of `uri`.
     async fn connect(&self, tenant: &TenantId, uri: &Uri) -> Result<Box<dyn ByteStream>, SendError> {
         let is_tls = uri.scheme() == Some(&http::uri::Scheme::HTTPS);
         let host = uri.host().filter(|host| !host.is_empty()).ok_or(Error::HttpRequestUriInvalid)?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
+        let stream = self.dial(tenant, host, port).await?;
+        if !is_tls {
+            return Ok(Box::new(stream));
+        }
+        Ok(Box::new(self.secure(host, stream).await?))
+    }
+
+    /// Connects to a host on behalf of `tenant`, for protocols other than HTTP.
+    ///
+    /// # Errors
+    /// [`SendError::Refused`] if the tenant may not reach the host; the refusal is counted.
+    pub async fn open(&self, tenant: &TenantId, host: &str, port: u16) -> Result<TcpStream, SendError> {
+        let opened = self.dial(tenant, host, port).await;
+        if let Err(SendError::Refused(refusal)) = &opened {
+            self.metrics.outbound.refused(tenant, refusal.reason.as_str());
+        }
+        opened
+    }
+
+    /// Changes a connection to TLS, with the certificate of `host`.
+    ///
+    /// # Errors
+    /// If `host` is not a name or address, or the server has no valid certificate for it.
+    pub async fn secure<S>(&self, host: &str, stream: S) -> Result<TlsStream<S>, Error>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let server = ServerName::try_from(normal_host(host))
+            .map_err(|_| Error::DnsError { rcode: Some("invalid dns name".to_owned()), info_code: None })?;
+        self.tls.connect(server, stream).await.map_err(Error::Tls)
+    }
+
+    /// Connects to exactly an address that was checked.
+    async fn dial(&self, tenant: &TenantId, host: &str, port: u16) -> Result<TcpStream, SendError> {
         let name = normal_host(host);
         let to = Destination { tenant, host: &name, port };
         self.policy.check_name(to)?;
@@ -134,13 +170,7 @@ impl Connector {
             None => self.look_up(tenant, host).await?,
         };
         let addresses = self.permitted(to, &found)?;
-        let stream = connect_to(&addresses, port).await?;
-        if !is_tls {
-            return Ok(Box::new(stream));
-        }
-        let server = ServerName::try_from(name.clone())
-            .map_err(|_| Error::DnsError { rcode: Some("invalid dns name".to_owned()), info_code: None })?;
-        Ok(Box::new(self.tls.connect(server, stream).await.map_err(Error::Tls)?))
+        Ok(connect_to(&addresses, port).await?)
     }
 
     /// Looks a name up, once. A lookup that takes too long keeps its permit until it ends.

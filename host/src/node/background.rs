@@ -85,6 +85,7 @@ impl Background {
         spawn(boxed(state.dispatch.secrets.follow(secrets)));
         spawn(boxed(state.triggers.follow(triggers)));
         spawn(boxed(handle_ticks(state.clone())));
+        spawn(boxed(read_messages(state.clone())));
         spawn(boxed(follow_components(Arc::downgrade(state), component_changes)));
         spawn(boxed(preload_components(Arc::downgrade(state))));
         spawn(boxed(watch_canaries(Arc::downgrade(state), leads(state))));
@@ -188,6 +189,13 @@ async fn handle_ticks(state: Arc<NodeState>) {
     let sender = Gateway::new(state.clone());
     let draining = state.shutdown.draining.clone();
     state.triggers.clone().work(sender, leads(&state), draining).await;
+}
+
+/// Reads the messages of streams for triggers until the node shuts down.
+async fn read_messages(state: Arc<NodeState>) {
+    let sender = Gateway::new(state.clone());
+    let draining = state.shutdown.draining.clone();
+    state.triggers.clone().read_messages(sender, leads(&state), draining).await;
 }
 
 /// Compiles components that other nodes have deployed, before their first call, and removes the

@@ -107,7 +107,8 @@ impl DeployedContent {
             .await
             .context("cannot read the API keys")?;
         let (secrets, secrets_as_of) = open_secrets(config, storage).await?;
-        let (triggers, triggers_as_of) = open_triggers(config, storage, metrics, &invocations).await?;
+        let (triggers, triggers_as_of) =
+            open_triggers(config, storage, metrics, connector, &invocations, &secrets).await?;
         let folders = [&blobs, models.blobs(), &invocation_blobs, objects.blobs()];
         let backups = backup_maker(config, storage, folders);
         let begin = FollowStart {
@@ -185,7 +186,9 @@ async fn open_triggers(
     config: &NodeConfig,
     storage: &Storage,
     metrics: &Arc<Metrics>,
+    connector: &Arc<Connector>,
     invocations: &Arc<Invocations>,
+    secrets: &Arc<Secrets>,
 ) -> anyhow::Result<(Arc<Triggers>, Revision)> {
     let opening = Triggers::open(TriggerDeps {
         config: config.asynchronous.triggers.clone(),
@@ -193,6 +196,8 @@ async fn open_triggers(
         invocations: invocations.clone(),
         metrics: metrics.clone(),
         changes: storage.changes.clone(),
+        connector: connector.clone(),
+        secrets: secrets.clone(),
     });
     opening.await.context("cannot read the triggers")
 }

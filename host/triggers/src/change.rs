@@ -215,9 +215,12 @@ fn describe(name: &Name, trigger: &KnownTrigger, state: Option<&TriggerState>) -
     let TriggerRecord { spec, created_at_ms, changed_at_ms, .. } = &trigger.record;
     let after_ms = trigger.base_ms(state, time_ms).max(time_ms);
     let next_at_ms = match &trigger.plan {
-        Ok(plan) if spec.enabled => plan.schedule.upcoming(after_ms, UPCOMING),
+        Ok(plan) if spec.enabled => {
+            plan.schedule().map(|schedule| schedule.upcoming(after_ms, UPCOMING)).unwrap_or_default()
+        }
         _ => Vec::new(),
     };
+    let missing = state.and_then(|state| state.error.clone()).filter(|_| spec.enabled);
     Trigger {
         name: name.clone(),
         spec: spec.clone(),
@@ -226,6 +229,6 @@ fn describe(name: &Name, trigger: &KnownTrigger, state: Option<&TriggerState>) -
         next_at_ms,
         last: state.and_then(|state| state.last.clone()),
         ticks: state.map(|state| state.ticks).unwrap_or_default(),
-        error: trigger.plan.as_ref().err().cloned(),
+        error: trigger.plan.as_ref().err().cloned().or(missing),
     }
 }

@@ -57,6 +57,7 @@ impl Triggers {
         self.metrics.triggers.enabled.set(i64::try_from(enabled).unwrap_or(i64::MAX));
         self.heard.advance(revision);
         self.news.notify_one();
+        self.stream_news.notify_one();
     }
 }
 

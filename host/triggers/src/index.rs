@@ -1,9 +1,10 @@
 //! The in-memory index of all triggers, which selects the next tick: plain data, without clock or
 //! I/O.
 
-use crate::plan::Plan;
+use crate::messages::StreamPlan;
+use crate::plan::{Cause, Plan};
 use crate::record::{TriggerId, TriggerRecord, TriggerState};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use weir_datastore::Revision;
 use weir_types::{Name, TenantId};
@@ -85,6 +86,14 @@ impl KnownTrigger {
     pub(crate) fn base_ms(&self, state: Option<&TriggerState>, now_ms: u64) -> u64 {
         let base_ms = state.map_or(0, |state| state.ticked_at_ms).max(self.record.since_ms);
         if base_ms > now_ms.saturating_add(SET_BACK_MS_MAX) { now_ms } else { base_ms }
+    }
+
+    /// The stream of a trigger that has one.
+    pub(crate) fn stream(&self) -> Option<&StreamPlan> {
+        match &self.plan {
+            Ok(Plan { cause: Cause::Messages(stream), .. }) => Some(stream),
+            _ => None,
+        }
     }
 }
 
@@ -173,6 +182,24 @@ impl KnownTriggers {
         })
     }
 
+    pub(crate) fn get(&self, id: &TriggerId) -> Option<Arc<KnownTrigger>> {
+        self.items.get(id).and_then(|item| item.trigger.clone())
+    }
+
+    /// The triggers for messages of streams that are not paused.
+    pub(crate) fn with_streams(&self) -> HashMap<TriggerId, Arc<KnownTrigger>> {
+        let all = self.items.iter().filter_map(|(id, item)| Some((id, item.trigger.as_ref()?)));
+        let reading = all.filter(|(_, trigger)| trigger.record.spec.enabled && trigger.stream().is_some());
+        reading.map(|(id, trigger)| (id.clone(), trigger.clone())).collect()
+    }
+
+    /// Whether the trigger still reads through the consumer of its earlier settings.
+    pub(crate) fn keeps_consumer(&self, id: &TriggerId, earlier: &KnownTrigger) -> bool {
+        let now = self.get(id);
+        let now = now.as_ref().and_then(|trigger| trigger.stream());
+        now.zip(earlier.stream()).is_some_and(|(now, earlier)| now.keeps_consumer_of(earlier))
+    }
+
     /// The number of triggers, and of those of a tenant.
     pub(crate) fn counts(&self, tenant: &TenantId) -> (usize, usize) {
         (self.items.values().filter(|item| item.trigger.is_some()).count(), self.list(tenant).count())
@@ -207,6 +234,6 @@ impl Item {
         let trigger = self.trigger.as_ref().filter(|found| found.record.spec.enabled && !self.is_working)?;
         let plan = trigger.plan.as_ref().ok()?;
         let base_ms = trigger.base_ms(self.state.as_ref().map(|stored| &stored.state), now_ms);
-        plan.schedule.next(base_ms).map(|next_ms| next_ms.max(self.retries.not_before_ms))
+        plan.schedule()?.next(base_ms).map(|next_ms| next_ms.max(self.retries.not_before_ms))
     }
 }

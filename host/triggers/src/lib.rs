@@ -1,9 +1,11 @@
-//! Triggers: requests that a node sends on a schedule, as asynchronous invocations.
+//! Triggers: requests that a node sends on a schedule, for messages of a stream, or for events of
+//! clients, as asynchronous invocations.
 //!
-//! Modules, in the order of a trigger's life: `plan` checks the settings and prepares the request;
+//! Modules, in the order of a trigger's life: `plan` checks the settings and prepares the requests;
 //! `schedule` computes the ticks; `change` serves clients; `index` mirrors all triggers in memory and
 //! selects the next tick, by the changes that `follow` applies; `work` handles ticks that are due, and
-//! `decision` chooses their outcome.
+//! `decision` chooses their outcome; `messages` reads streams; `events` takes the events of clients,
+//! and `event` has the format of both.
 //!
 //! The state of a trigger names its latest tick. One transaction writes the invocation of a tick and
 //! the new state, and compares the settings and the old state. A tick therefore has one outcome in
@@ -14,8 +16,12 @@ mod change;
 pub use change::ChangedTrigger;
 
 mod decision;
+mod event;
+mod events;
+pub use events::EventTrigger;
 mod follow;
 mod index;
+mod messages;
 mod plan;
 mod record;
 mod schedule;
@@ -23,12 +29,17 @@ mod work;
 
 use axum::extract::Request;
 use index::KnownTriggers;
+use messages::Tally;
 use parking_lot::Mutex;
+use record::TriggerId;
+use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::{Notify, Semaphore};
 use weir_asynchronous::{AsyncError, Invocations, TriggersConfig};
 use weir_call::Fault;
+use weir_control::secrets::Secrets;
 use weir_datastore::{Datastore, Key, KeyError, Revision};
+use weir_outbound::Connector;
 use weir_storage::{Changes, CutOff, Heard};
 use weir_telemetry::Metrics;
 use weir_types::api::Invocation;
@@ -59,6 +70,14 @@ pub struct Triggers {
     turn: Arc<Semaphore>,
     /// Notified when the next tick may have changed.
     news: Notify,
+    /// Notified when a trigger may have changed that reads a stream.
+    stream_news: Notify,
+    /// Connects to the servers of streams.
+    connector: Arc<Connector>,
+    /// Logins at these servers.
+    secrets: Arc<Secrets>,
+    /// What events have added to the states of their triggers.
+    tallies: Mutex<HashMap<TriggerId, Tally>>,
 }
 
 /// Dependencies of [`Triggers`].
@@ -73,6 +92,10 @@ pub struct TriggerDeps {
     pub metrics: Arc<Metrics>,
     /// Runner that completes changes of clients that disconnect.
     pub changes: Changes,
+    /// Connects to the servers of streams.
+    pub connector: Arc<Connector>,
+    /// Logins at these servers.
+    pub secrets: Arc<Secrets>,
 }
 
 /// The reason why a trigger was not found, changed or run.
@@ -94,6 +117,12 @@ pub enum TriggerError {
         /// Setting of the limit.
         setting: &'static str,
     },
+    /// The trigger is paused, so that it takes no events.
+    #[error("the trigger {0} is paused; `weir triggers resume {0}` resumes it")]
+    Paused(Name),
+    /// The request has no events that the node understands.
+    #[error("{0}")]
+    BadEvents(String),
     /// The trigger was changed concurrently.
     #[error("the trigger {0} was changed at the same time; try again")]
     Conflict(Name),
@@ -130,7 +159,8 @@ impl TriggerError {
             Self::NotFound(_) => ErrorCode::TriggerNotFound,
             Self::Invalid(_) => ErrorCode::InvalidTrigger,
             Self::Full { .. } => ErrorCode::QuotaExceeded,
-            Self::Conflict(_) => ErrorCode::Conflict,
+            Self::BadEvents(_) => ErrorCode::InvalidRequest,
+            Self::Conflict(_) | Self::Paused(_) => ErrorCode::Conflict,
             Self::Refused(fault) => fault.code,
             Self::Datastore(error) if error.is_full() => ErrorCode::DiskFull,
             Self::Datastore(error) if error.is_temporary() => ErrorCode::Unavailable,
@@ -142,7 +172,7 @@ impl TriggerError {
 impl Triggers {
     /// Reads all triggers. Also returns the revision that was read.
     pub async fn open(parts: TriggerDeps) -> Result<(Arc<Self>, Revision), TriggerError> {
-        let TriggerDeps { config, datastore, invocations, metrics, changes } = parts;
+        let TriggerDeps { config, datastore, invocations, metrics, changes, connector, secrets } = parts;
         let triggers = Self {
             config,
             datastore,
@@ -153,6 +183,10 @@ impl Triggers {
             heard: Heard::default(),
             turn: Arc::new(Semaphore::new(1)),
             news: Notify::new(),
+            stream_news: Notify::new(),
+            connector,
+            secrets,
+            tallies: Mutex::default(),
         };
         let revision = triggers.load().await?;
         Ok((Arc::new(triggers), revision))

@@ -1,56 +1,44 @@
-//! Checks the settings of a trigger, and prepares its schedule and its request.
+//! Checks the settings of a trigger, and prepares its cause and its request.
 
+mod request;
+pub(crate) use request::Occasion;
+
+use crate::event::Event;
+use crate::messages::StreamPlan;
 use crate::schedule::{CronExpression, Schedule};
-use axum::body::Body;
 use axum::extract::Request;
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
-use jiff::Timestamp;
+use http::HeaderValue;
 use jiff::tz::TimeZone;
+use request::PreparedRequest;
 use weir_asynchronous::TriggersConfig;
-use weir_call::headers::{CALLBACK, PREFER, PRIORITY, VERSION_KEY};
-use weir_types::Name;
-use weir_types::api::{SCHEDULED_AT_HEADER, TRIGGER_HEADER, TriggerRequest, TriggerSpec, TriggerTarget};
+use weir_call::headers::IDEMPOTENCY_KEY;
+use weir_types::api::{EventsSource, MissedPolicy, OverlapPolicy, TriggerSource, TriggerSpec};
+use weir_types::{Hasher, Name};
 
-/// Length limit of the path and query of a request.
-const PATH_LEN_MAX: usize = 2_048;
-/// Limits of the headers of a request.
-const HEADERS_MAX: usize = 64;
-const HEADER_BYTES_MAX: usize = 8 << 10;
 /// Length limit of the name of a time zone.
 const ZONE_LEN_MAX: usize = 64;
 /// Ticks whose intervals are compared with the shortest interval.
 const CHECKED_TICKS: usize = 100;
+/// Limits of the types and subjects of events.
+const TYPES_MAX: usize = 100;
+const TYPE_LEN_MAX: usize = 1_024;
 
-/// Headers that belong to a connection or to the node.
-const OWN_HEADERS: [&str; 10] = [
-    "connection",
-    "content-length",
-    "expect",
-    "host",
-    "idempotency-key",
-    "keep-alive",
-    "prefer",
-    "te",
-    "transfer-encoding",
-    "upgrade",
-];
-
-/// The schedule of a trigger, and its request.
+/// The cause of a trigger's requests, and the requests.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
-    pub(crate) schedule: Schedule,
+    pub(crate) cause: Cause,
     request: PreparedRequest,
 }
 
+/// The cause of a trigger's requests.
 #[derive(Debug, Clone)]
-struct PreparedRequest {
-    method: Method,
-    uri: Uri,
-    headers: HeaderMap,
-    body: bytes::Bytes,
+pub(crate) enum Cause {
+    /// The ticks of a schedule.
+    Schedule(Schedule),
+    /// The messages of a stream.
+    Messages(StreamPlan),
+    /// Events that clients send.
+    Events(EventsSource),
 }
 
 impl Plan {
@@ -59,20 +47,37 @@ impl Plan {
     /// # Errors
     /// A text for the owner if the settings are invalid, or if this node does not know the time zone.
     pub(crate) async fn new(spec: &TriggerSpec, since_ms: u64) -> Result<Self, String> {
-        let schedule = schedule(spec, since_ms).await?;
+        let cause = cause(&spec.source, since_ms).await?;
         let request = PreparedRequest::new(&spec.target, &spec.request)?;
-        Ok(Self { schedule, request })
+        if !matches!(cause, Cause::Schedule(_)) {
+            if spec.missed != MissedPolicy::Skip || spec.overlap != OverlapPolicy::Allow {
+                return Err("missed and overlap go with source.cron and source.every_ms".to_owned());
+            }
+            if request.body_len() > 0 {
+                return Err("the message or event is the body: leave out request.body".to_owned());
+            }
+        }
+        Ok(Self { cause, request })
+    }
+
+    /// The schedule of a trigger that has one.
+    pub(crate) fn schedule(&self) -> Option<&Schedule> {
+        match &self.cause {
+            Cause::Schedule(schedule) => Some(schedule),
+            Cause::Messages(_) | Cause::Events(_) => None,
+        }
     }
 
     /// Checks the plan of a new or changed trigger against the limits of the node.
     pub(crate) fn check(&self, config: &TriggersConfig, now_ms: u64) -> Result<(), String> {
         let body_bytes_max = config.body_bytes_max as usize;
-        if self.request.body.len() > body_bytes_max {
+        if self.request.body_len() > body_bytes_max {
             return Err(format!(
                 "the body has more than {body_bytes_max} bytes (async.triggers.body_bytes_max)"
             ));
         }
-        let ticks = self.schedule.upcoming(now_ms, CHECKED_TICKS);
+        let Some(schedule) = self.schedule() else { return Ok(()) };
+        let ticks = schedule.upcoming(now_ms, CHECKED_TICKS);
         if ticks.is_empty() {
             return Err("the schedule has no tick within the next years; check the date".to_owned());
         }
@@ -86,45 +91,65 @@ impl Plan {
         Ok(())
     }
 
-    /// The request of the tick at `scheduled_at_ms`; `None` for a request by hand.
-    pub(crate) fn request(&self, name: &Name, scheduled_at_ms: Option<u64>) -> Request {
-        let PreparedRequest { method, uri, headers, body } = self.request.clone();
-        let mut request = Request::new(Body::from(body));
-        *request.method_mut() = method;
-        *request.uri_mut() = uri;
-        *request.headers_mut() = headers;
-        let headers = request.headers_mut();
-        headers.insert(PREFER, HeaderValue::from_static("respond-async"));
-        // Names and times are ASCII.
-        headers.extend(
-            HeaderValue::from_str(name.as_str())
-                .ok()
-                .map(|name| (HeaderName::from_static(TRIGGER_HEADER), name)),
-        );
-        let scheduled = scheduled_at_ms.and_then(|at_ms| {
-            let at = Timestamp::from_millisecond(i64::try_from(at_ms).ok()?).ok()?;
-            HeaderValue::from_str(&at.to_string()).ok()
-        });
-        headers.extend(scheduled.map(|at| (HeaderName::from_static(SCHEDULED_AT_HEADER), at)));
+    /// The request of the trigger `name`.
+    pub(crate) fn request(&self, name: &Name, occasion: Occasion<'_>) -> Request {
+        self.request.build(name, occasion)
+    }
+
+    /// The request for `events` of the trigger `name`, which was created at `created_at_ms`. `keys`
+    /// identify the events: the same ones make one invocation, however often they arrive.
+    pub(crate) fn event_request(
+        &self,
+        name: &Name,
+        created_at_ms: u64,
+        events: &[Event],
+        keys: impl IntoIterator<Item = String>,
+    ) -> Request {
+        let occasion = match events {
+            [event] => Occasion::Event(event),
+            batch => Occasion::Batch(batch),
+        };
+        let mut request = self.request(name, occasion);
+        let mut hasher = Hasher::default();
+        hasher.update(format!("{name} {created_at_ms}").as_bytes());
+        for key in keys {
+            hasher.update(format!("\n{key}").as_bytes());
+        }
+        let key = HeaderValue::from_str(&format!("trigger-{}", hasher.finish()));
+        request.headers_mut().extend(key.ok().map(|key| (IDEMPOTENCY_KEY, key)));
         request
     }
 }
 
-async fn schedule(spec: &TriggerSpec, since_ms: u64) -> Result<Schedule, String> {
-    let source = &spec.source;
-    match (&source.cron, source.every_ms) {
-        (Some(expression), None) => {
-            let expression = CronExpression::parse(expression)?;
-            let zone = zone(source.timezone.as_deref()).await?;
-            Ok(Schedule::Cron { expression, zone })
-        }
-        (None, Some(0)) => Err("source.every_ms is at least 1".to_owned()),
-        (None, Some(_)) if source.timezone.is_some() => {
-            Err("source.timezone goes with source.cron".to_owned())
-        }
-        (None, Some(every_ms)) => Ok(Schedule::Every { every_ms, start_ms: since_ms }),
-        _ => Err("source has one of cron and every_ms".to_owned()),
+async fn cause(source: &TriggerSource, since_ms: u64) -> Result<Cause, String> {
+    let TriggerSource { cron, timezone, every_ms, nats, events } = source;
+    if timezone.is_some() && cron.is_none() {
+        return Err("source.timezone goes with source.cron".to_owned());
     }
+    match (cron, every_ms, nats, events) {
+        (Some(expression), None, None, None) => {
+            let expression = CronExpression::parse(expression)?;
+            Ok(Cause::Schedule(Schedule::Cron { expression, zone: zone(timezone.as_deref()).await? }))
+        }
+        (None, Some(0), None, None) => Err("source.every_ms is at least 1".to_owned()),
+        (None, Some(every_ms), None, None) => {
+            Ok(Cause::Schedule(Schedule::Every { every_ms: *every_ms, start_ms: since_ms }))
+        }
+        (None, None, Some(nats), None) => StreamPlan::new(nats).map(Cause::Messages),
+        (None, None, None, Some(events)) => check_events(events).map(Cause::Events),
+        _ => Err("source has one of cron, every_ms, nats and events".to_owned()),
+    }
+}
+
+fn check_events(source: &EventsSource) -> Result<EventsSource, String> {
+    let EventsSource { types, subject_prefix, subject_suffix } = source;
+    let texts = types.iter().chain(subject_prefix).chain(subject_suffix);
+    if types.len() > TYPES_MAX || texts.clone().any(|text| text.is_empty() || text.len() > TYPE_LEN_MAX) {
+        return Err(format!(
+            "source.events has at most {TYPES_MAX} types; types and subjects have 1 to {TYPE_LEN_MAX} bytes"
+        ));
+    }
+    Ok(source.clone())
 }
 
 /// Finds a time zone in the database of the system.
@@ -145,66 +170,6 @@ async fn zone(name: Option<&str>) -> Result<TimeZone, String> {
     found.await.map_err(|error| error.to_string())?.map_err(|_| unknown())
 }
 
-impl PreparedRequest {
-    fn new(target: &TriggerTarget, request: &TriggerRequest) -> Result<Self, String> {
-        let TriggerRequest { method, path, headers, body, body_base64 } = request;
-        let method = Method::from_bytes(method.as_bytes())
-            .map_err(|_| format!("request.method: {method:?} is not a method"))?;
-        if !path.starts_with('/') || path.len() > PATH_LEN_MAX {
-            return Err(format!("request.path starts with / and has at most {PATH_LEN_MAX} characters"));
-        }
-        let body = match (body, body_base64) {
-            (Some(_), Some(_)) => return Err("request has one of body and body_base64".to_owned()),
-            (Some(text), None) => text.clone().into_bytes(),
-            (None, Some(base64)) => BASE64_STANDARD
-                .decode(base64)
-                .map_err(|error| format!("request.body_base64 is not base64: {error}"))?,
-            (None, None) => Vec::new(),
-        };
-        let uri = match (&target.function, &target.inference, target.version) {
-            (Some(_), None, Some(_)) => {
-                return Err("target.version goes with target.inference".to_owned());
-            }
-            (Some(function), None, None) => format!("/fn/{function}{path}"),
-            (None, Some(_), _) if method != Method::POST || path != "/" => {
-                return Err("an inference has neither request.method nor request.path".to_owned());
-            }
-            (None, Some(model), None) => format!("/v2/models/{model}/infer"),
-            (None, Some(model), Some(version)) => format!("/v2/models/{model}/versions/{version}/infer"),
-            _ => return Err("target has one of function and inference".to_owned()),
-        };
-        let uri = uri.parse().map_err(|_| format!("request.path: {path:?} is not a path and query"))?;
-        let mut headers = check_headers(headers)?;
-        if !body.is_empty() {
-            headers.insert(CONTENT_LENGTH, body.len().into());
-            if target.inference.is_some() {
-                headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
-            }
-        }
-        Ok(Self { method, uri, headers, body: body.into() })
-    }
-}
-
-fn check_headers(given: &std::collections::BTreeMap<String, String>) -> Result<HeaderMap, String> {
-    let bytes: usize = given.iter().map(|(name, value)| name.len() + value.len()).sum();
-    if given.len() > HEADERS_MAX || bytes > HEADER_BYTES_MAX {
-        return Err(format!(
-            "request.headers has at most {HEADERS_MAX} headers and {HEADER_BYTES_MAX} bytes"
-        ));
-    }
-    let mut headers = HeaderMap::new();
-    for (name, value) in given {
-        let unusable = || format!("request.headers: {name:?} is not a header with a value of visible ASCII");
-        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| unusable())?;
-        let is_option = [CALLBACK, PRIORITY, VERSION_KEY].contains(&name);
-        if OWN_HEADERS.contains(&name.as_str()) || (name.as_str().starts_with("weir-") && !is_option) {
-            return Err(format!("request.headers: the node sets {name}"));
-        }
-        headers.insert(name.clone(), HeaderValue::from_str(value).map_err(|_| unusable())?);
-    }
-    Ok(headers)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -220,8 +185,8 @@ mod tests {
                 "request": {"path": "/a?b=c", "headers": {"x-kind": "daily"}, "body": "{}"}}"#,
         );
         let plan = Plan::new(&spec, 0).await.unwrap();
-        let request = plan.request(&Name::new("nightly").unwrap(), Some(1_500));
-        assert_eq!((request.method(), request.uri().to_string().as_str()), (&Method::POST, "/fn/f/a?b=c"));
+        let request = plan.request(&Name::new("nightly").unwrap(), Occasion::Tick(1_500));
+        assert_eq!((request.method(), request.uri().to_string().as_str()), (&http::Method::POST, "/fn/f/a?b=c"));
         let header = |name: &str| request.headers().get(name).unwrap().to_str().unwrap();
         assert_eq!(header("weir-trigger"), "nightly");
         assert_eq!(header("weir-scheduled-at"), "1970-01-01T00:00:01.5Z");
@@ -229,14 +194,14 @@ mod tests {
             [header("x-kind"), header("content-length"), header("prefer")],
             ["daily", "2", "respond-async"]
         );
-        let by_hand = plan.request(&Name::new("nightly").unwrap(), None);
+        let by_hand = plan.request(&Name::new("nightly").unwrap(), Occasion::ByHand);
         assert!(!by_hand.headers().contains_key("weir-scheduled-at"));
     }
 
     #[tokio::test]
     async fn invalid_settings_are_refused() {
         for (json, said) in [
-            (r#"{"source": {}, "target": {"function": "f"}}"#, "one of cron and every_ms"),
+            (r#"{"source": {}, "target": {"function": "f"}}"#, "one of cron, every_ms"),
             (r#"{"source": {"cron": "* * * * *", "every_ms": 1}, "target": {"function": "f"}}"#, "one of"),
             (r#"{"source": {"every_ms": 0}, "target": {"function": "f"}}"#, "at least 1"),
             (r#"{"source": {"every_ms": 5, "timezone": "UTC"}, "target": {"function": "f"}}"#, "goes with"),

@@ -29,6 +29,9 @@ pub(crate) struct TriggerState {
     /// The latest invocation.
     pub(crate) invocation: Option<AsyncId>,
     pub(crate) ticks: TickCounts,
+    /// Why no messages arrive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
 }
 
 /// Name of a trigger and its owner.

@@ -2,6 +2,7 @@
 
 use crate::decision::{DueTick, due_tick};
 use crate::index::{DueTrigger, KnownTrigger, NextTick, Retries, SET_BACK_MS_MAX, StoredState};
+use crate::plan::Occasion;
 use crate::record::{TriggerId, TriggerState, encode};
 use crate::{RequestSender, TriggerError, Triggers};
 use bytes::Bytes;
@@ -108,7 +109,8 @@ impl Triggers {
         let time_ms = now_ms();
         let stored = state.as_ref().map(|stored| &stored.state);
         let base_ms = trigger.base_ms(stored, time_ms);
-        let found = due_tick(&plan.schedule, spec, base_ms, time_ms, self.config.late_ms_max);
+        let Some(schedule) = plan.schedule() else { return Ok(Worked::NotDue) };
+        let found = due_tick(schedule, spec, base_ms, time_ms, self.config.late_ms_max);
         let Some(tick) = found else { return Ok(Worked::NotDue) };
         if !tick.is_in_time {
             return match &retries.error {
@@ -125,7 +127,7 @@ impl Triggers {
         let invocation = AsyncId::new(now_ms(), rand::random());
         let next = next_state(stored, tick, TickOutcome::Fired, Some(invocation), None);
         let linked = linked_write(id, trigger, state.as_ref(), invocation, &next)?;
-        let mut request = plan.request(&id.name, Some(tick.at_ms));
+        let mut request = plan.request(&id.name, Occasion::Tick(tick.at_ms));
         request.extensions_mut().insert(linked);
         match sender.send(id.tenant.clone(), request).await {
             Ok(accepted) => {
@@ -153,7 +155,7 @@ impl Triggers {
             let invocation = AsyncId::new(now_ms(), rand::random());
             let mut next = state.as_ref().map(|stored| stored.state.clone()).unwrap_or_default();
             next.record(None, TickOutcome::Fired, Some(invocation), None);
-            let mut request = plan.request(name, None);
+            let mut request = plan.request(name, Occasion::ByHand);
             request.extensions_mut().insert(linked_write(&id, &trigger, state.as_ref(), invocation, &next)?);
             match sender.send(tenant.clone(), request).await {
                 Err(fault) if fault.code == ErrorCode::Conflict => {}

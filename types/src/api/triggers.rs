@@ -1,4 +1,8 @@
-//! Triggers: requests that a node sends on a schedule, as shown by `/v1/triggers`.
+//! Triggers: requests that a node sends on a schedule, for messages of a stream, or for events, as
+//! shown by `/v1/triggers`.
+
+mod sources;
+pub use sources::{EventsSource, NatsSource, StreamStart, TriggerSource};
 
 use super::InvocationStatus;
 use crate::{AsyncId, Name, Version};
@@ -39,21 +43,6 @@ pub struct TriggerSpec {
     /// Treatment of a tick while the invocation of the tick before has not ended.
     #[serde(default)]
     pub overlap: OverlapPolicy,
-}
-
-/// Cause of a trigger's ticks: one of `cron` and `every_ms`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TriggerSource {
-    /// Cron expression with five fields, or with six fields of which the first has seconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cron: Option<String>,
-    /// Time zone of the cron expression, as a name of the IANA database; `None` for UTC.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub timezone: Option<String>,
-    /// Interval between ticks.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub every_ms: Option<u64>,
 }
 
 /// Recipient of a trigger's requests: one of `function` and `inference`.
@@ -196,20 +185,21 @@ pub struct Trigger {
     pub changed_at_ms: u64,
     /// Times of the next ticks; empty for a paused trigger.
     pub next_at_ms: Vec<u64>,
-    /// The latest tick, or the latest request that was sent by hand.
+    /// The latest tick, message or event, or the latest request that was sent by hand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<TriggerTick>,
-    /// Ticks since the creation, by outcome.
+    /// Ticks and requests of messages and events since the creation, by outcome.
     pub ticks: TickCounts,
-    /// Reason why the schedule cannot be computed on this node, such as a missing time zone.
+    /// Reason why the schedule cannot be computed on this node, such as a missing time zone, or why no
+    /// messages arrive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// A tick of a trigger.
+/// A tick of a trigger, or a request for a message or an event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TriggerTick {
-    /// Scheduled time; `None` for a request that was sent by hand.
+    /// Scheduled time; `None` for messages, events and requests that were sent by hand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduled_at_ms: Option<u64>,
     /// Time at which a node handled the tick.
@@ -227,6 +217,15 @@ pub struct TriggerTick {
     pub error: Option<String>,
 }
 
+/// Answer of `POST /v1/triggers/{name}/events`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AcceptedEvents {
+    /// The asynchronous invocations of the events that the trigger is for, in the order of the events.
+    pub invocations: Vec<AsyncId>,
+    /// Events of other types and subjects.
+    pub skipped: usize,
+}
+
 /// Number of ticks, by outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -242,6 +241,19 @@ pub struct TickCounts {
 }
 
 impl TickCounts {
+    /// Adds the counts of others.
+    pub fn merge(&mut self, other: Self) {
+        let Self { fired, overlapped, missed, failed } = other;
+        for (outcome, ticks) in [
+            (TickOutcome::Fired, fired),
+            (TickOutcome::Overlapped, overlapped),
+            (TickOutcome::Missed, missed),
+            (TickOutcome::Failed, failed),
+        ] {
+            self.add(outcome, ticks);
+        }
+    }
+
     /// Counts ticks with this outcome.
     pub fn add(&mut self, outcome: TickOutcome, ticks: u64) {
         let count = match outcome {

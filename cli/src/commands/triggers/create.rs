@@ -1,17 +1,18 @@
 //! `weir triggers create`.
 
+mod source;
+
 use crate::commands::invoke::{BodySource, header, method};
 use crate::error::Problem;
 use anyhow::Result;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use clap::ValueEnum;
-use jiff::SignedDuration;
+use source::{SourceArgs, duration_ms};
 use std::collections::BTreeMap;
 use ureq::http::{HeaderName, HeaderValue, Method};
 use weir_types::api::{
-    MISSED_AGE_MS_DEFAULT, MissedPolicy, OverlapPolicy, TriggerRequest, TriggerSource, TriggerSpec,
-    TriggerTarget,
+    MISSED_AGE_MS_DEFAULT, MissedPolicy, OverlapPolicy, TriggerRequest, TriggerSpec, TriggerTarget,
 };
 use weir_types::{ModelRef, Name};
 
@@ -19,16 +20,8 @@ use weir_types::{ModelRef, Name};
 pub(super) struct CreateArgs {
     /// Name of the trigger
     pub(super) name: Name,
-    /// Schedule as a cron expression with 5 fields (minute, hour, day, month, weekday), or with 6
-    /// fields of which the first has seconds
-    #[arg(long, value_name = "EXPRESSION", required_unless_present = "every", conflicts_with = "every")]
-    cron: Option<String>,
-    /// Time zone of the cron expression, such as Europe/Berlin [default: UTC]
-    #[arg(long, value_name = "ZONE", conflicts_with = "every")]
-    timezone: Option<String>,
-    /// Schedule as an interval, such as 30s or 2h
-    #[arg(long, value_name = "DURATION", value_parser = duration_ms)]
-    every: Option<u64>,
+    #[command(flatten)]
+    source: SourceArgs,
     /// Function to call
     #[arg(long, value_name = "NAME", required_unless_present = "inference", conflicts_with = "inference")]
     function: Option<Name>,
@@ -45,7 +38,7 @@ pub(super) struct CreateArgs {
     #[arg(long = "header", short = 'H', value_name = "HEADER", value_parser = header)]
     headers: Vec<(HeaderName, HeaderValue)>,
     /// Body of the request: literal text, @FILE, or @- for standard input
-    #[arg(long, short, value_name = "DATA")]
+    #[arg(long, short, value_name = "DATA", conflicts_with_all = ["nats", "events"])]
     body: Option<String>,
     /// Treatment of ticks that passed while no node could send their request
     #[arg(long, value_name = "POLICY", default_value = "skip")]
@@ -82,11 +75,7 @@ impl CreateArgs {
     pub(super) fn spec(&self) -> Result<TriggerSpec> {
         let inference = self.inference.as_ref();
         Ok(TriggerSpec {
-            source: TriggerSource {
-                cron: self.cron.clone(),
-                timezone: self.timezone.clone(),
-                every_ms: self.every,
-            },
+            source: self.source.source(),
             target: TriggerTarget {
                 function: self.function.clone(),
                 inference: inference.map(|model| model.name.clone()),
@@ -133,21 +122,3 @@ impl CreateArgs {
     }
 }
 
-/// Parses a duration such as `30s` to milliseconds.
-fn duration_ms(text: &str) -> Result<u64, String> {
-    let duration: SignedDuration =
-        text.parse().map_err(|_| "takes a duration such as 30s, 5m or 2h".to_owned())?;
-    let duration_ms = u64::try_from(duration.as_millis()).ok().filter(|duration_ms| *duration_ms > 0);
-    duration_ms.ok_or_else(|| "takes a positive duration".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn durations_are_positive_milliseconds() {
-        assert_eq!(duration_ms("1m30s"), Ok(90_000));
-        assert!(duration_ms("-5s").is_err() && duration_ms("0s").is_err() && duration_ms("soon").is_err());
-    }
-}

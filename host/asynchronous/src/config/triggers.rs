@@ -14,6 +14,8 @@ pub struct TriggersConfig {
     pub interval_ms_min: u64,
     /// Size limit of the body of a trigger's request.
     pub body_bytes_max: u32,
+    /// Size limit of a message of a stream, and of a request with events.
+    pub message_bytes_max: u32,
     /// Delay after which a tick counts as missed: the node was down, or could not store the request.
     pub late_ms_max: u64,
 }
@@ -25,6 +27,7 @@ impl Default for TriggersConfig {
             triggers_max: 5_000,
             interval_ms_min: 1_000,
             body_bytes_max: 64 << 10,
+            message_bytes_max: 1 << 20,
             late_ms_max: 60_000,
         }
     }

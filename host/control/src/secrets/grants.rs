@@ -47,18 +47,34 @@ impl Secrets {
         if grants.is_empty() {
             return Ok(GrantedSecrets::default());
         }
-        // A node of a cluster reads the datastore while its watch is late.
-        let is_late = self.lookups.is_some() && self.heard.is_behind();
         let mut granted = Vec::with_capacity(grants.len());
         for (variable, name) in grants.iter() {
-            let known = self.known.read().get(tenant, name).filter(|_| !is_late).cloned();
-            let secret = match known {
-                Some(secret) => secret,
-                None => self.look_up(tenant, name).await?,
-            };
-            granted.push((variable.to_owned(), secret));
+            granted.push((variable.to_owned(), self.sealed(tenant, name).await?));
         }
         Ok(GrantedSecrets(granted))
+    }
+
+    /// The current value of a secret, for the node itself.
+    ///
+    /// # Errors
+    /// If the secret does not exist, or the node lacks its key.
+    pub async fn value(
+        &self,
+        tenant: &TenantId,
+        name: &SecretName,
+    ) -> Result<Zeroizing<String>, SecretError> {
+        let sealed = self.sealed(tenant, name).await?;
+        decrypt(&sealed, &self.keys())
+    }
+
+    async fn sealed(&self, tenant: &TenantId, name: &SecretName) -> Result<Arc<SealedSecret>, SecretError> {
+        // A node of a cluster reads the datastore while its watch is late.
+        let is_late = self.lookups.is_some() && self.heard.is_behind();
+        let known = self.known.read().get(tenant, name).filter(|_| !is_late).cloned();
+        match known {
+            Some(secret) => Ok(secret),
+            None => self.look_up(tenant, name).await,
+        }
     }
 
     /// Reads a secret that another node may have stored a moment ago.
