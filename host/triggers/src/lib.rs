@@ -2,8 +2,8 @@
 //!
 //! Modules, in the order of a trigger's life: `plan` checks the settings and prepares the request;
 //! `schedule` computes the ticks; `change` serves clients; `index` mirrors all triggers in memory and
-//! selects the next tick, by the changes that `follow` applies; `work` handles ticks that are due, and
-//! `decision` chooses their outcome.
+//! selects the next tick, by the changes that `follow` applies; `work` handles ticks that are due,
+//! and `decision` chooses their outcome.
 //!
 //! The state of a trigger names its latest tick. One transaction writes the invocation of a tick and
 //! the new state, and compares the settings and the old state. A tick therefore has one outcome in

@@ -159,8 +159,8 @@ async fn workflows_replicate_to_all_nodes() {
     }
 }
 
-/// Any node runs a function, model or workflow right after its deployment at another node, even if its
-/// watch has not reported the deployment yet.
+/// Any node runs a function, model or workflow right after its deployment at another node, even if
+/// its watch has not reported the deployment yet.
 #[tokio::test]
 async fn deployments_can_be_called_at_other_nodes_at_once() {
     if !Etcd::is_installed() {
