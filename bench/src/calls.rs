@@ -16,9 +16,9 @@ const CALLS: u32 = 20_000;
 /// [`GUESTS`].
 const KINDS: [(&str, &str, Option<[f64; 2]>); 4] = [
     ("shape", "`tensor.shape`", Some([3.0, 5.0])),
-    ("describe", "`model.describe`, which gives lists of text", Some([3.0, 5.0])),
-    ("open", "`model.open` of one in memory", Some([3.0, 5.0])),
-    ("infer", "`infer`, with a run of no time and the ways to its thread and back", None),
+    ("describe", "`model.describe`, which returns lists of strings", Some([3.0, 5.0])),
+    ("open", "`model.open` of a loaded model", Some([3.0, 5.0])),
+    ("infer", "`infer` of a model that takes no time: the switches to the device thread and back", None),
 ];
 
 pub(crate) fn run(args: &Args) -> Result<Section> {
@@ -46,8 +46,7 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
             }
         }
     }
-    let mut table =
-        TextTable::new("A call of the host", &["call", "guests", "µs", "[min .. max]", "bound", ""]);
+    let mut table = TextTable::new("Host calls", &["call", "guests", "µs", "[min .. max]", "bound", ""]);
     for (kind, what, bounds) in KINDS {
         for (at, guests) in GUESTS.into_iter().enumerate() {
             let times = samples.get(&(guests, kind.to_owned())).into_iter().flatten().copied();
@@ -65,7 +64,7 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
         }
     }
     let notes = vec![format!(
-        "Each guest makes {CALLS} calls of a kind, twenty between two looks at its clock, and tells the median; what is shown is the median over guests and rounds."
+        "Each guest makes {CALLS} calls of each kind, reads its clock after every twenty calls, and reports its median. The table shows the median over guests and rounds."
     )];
     let samples: BTreeMap<String, _> =
         samples.into_iter().map(|((guests, kind), times)| (format!("{kind} of {guests}"), times)).collect();
@@ -83,7 +82,7 @@ fn measure(node: &BenchNode, guests: usize) -> Result<Vec<(String, f64)>> {
     let mut times: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for answer in answers {
         for line in String::from_utf8(answer?)?.lines() {
-            let (kind, ns) = line.split_once(' ').context("a line of the answer is none")?;
+            let (kind, ns) = line.split_once(' ').context("a line of the response has no time")?;
             times.entry(kind.to_owned()).or_default().push(ns.parse::<f64>()? / 1e3);
         }
     }

@@ -47,11 +47,11 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
         key: "coldstart",
         notes: vec![
             format!(
-                "Calls: {restarts} restarts of the node, one first call and {LATER_CALLS} later ones each, one at a time."
+                "The node restarts {restarts} times. After each restart, a client makes one first call and {LATER_CALLS} later calls, one at a time."
             ),
-            "A node that starts loads the functions that were deployed last by itself: `load` is what is left of that for the call."
+            "When a node starts, it loads the most recently deployed functions. `load` is the part of this load for which the first call waits."
                 .to_owned(),
-            "Files are in the page cache, as after a restart of the process but not of the machine."
+            "Files are in the page cache, as after a restart of the process without a restart of the machine."
                 .to_owned(),
         ],
         tables: vec![times(&first, &later), snapshot::table(&embed), memory::per_function(one, all)],
@@ -112,8 +112,8 @@ impl Counted {
 }
 
 fn times(first: &[CallTimes], later: &[CallTimes]) -> TextTable {
-    let columns = ["µs", "bound", "median", "p90", "least", "most"];
-    let mut table = TextTable::new("Time to a sandbox, Rust `hello`", &columns);
+    let columns = ["µs", "bound", "median", "p90", "min", "max"];
+    let mut table = TextTable::new("Time to create a sandbox, Rust `hello`", &columns);
     let mut row = |what: &str, bound: &str, calls: &[CallTimes], value: fn(&CallTimes) -> f64| {
         let mut sorted: Vec<f64> = calls.iter().map(value).collect();
         sorted.sort_by(f64::total_cmp);
@@ -125,11 +125,11 @@ fn times(first: &[CallTimes], later: &[CallTimes]) -> TextTable {
         let values = [spread.median, p90, spread.min, spread.max].map(|value| format!("{value:.1}"));
         table.row([what, bound].map(str::to_owned).into_iter().chain(values));
     };
-    row("first call: load the artefact, if the node has not yet", "", first, |call| call.fetch_us);
+    row("first call: load the rest of the artefact", "", first, |call| call.fetch_us);
     row("first call: instantiate", "", first, |call| call.instantiate_us);
     row("first call: both", "600", first, |call| call.fetch_us + call.instantiate_us);
-    row("first call, as the client sees it", "", first, |call| call.whole_us);
+    row("first call: latency at the client", "", first, |call| call.whole_us);
     row("later calls: instantiate", "15", later, |call| call.instantiate_us);
-    row("later calls, as the client sees them", "", later, |call| call.whole_us);
+    row("later calls: latency at the client", "", later, |call| call.whole_us);
     table
 }

@@ -93,9 +93,9 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
     Ok(Section {
         key: "faults",
         notes: vec![format!(
-            "Three nodes on this machine with an etcd, leases and heartbeat timeout of {LEASE_MS} ms, under calls of {FUNCTIONS} functions that each run a model for {RUN_TIME_MS} ms; every other function is idempotent. \
-             Each fault has a cluster of its own. Lost is what was answered with anything but success; placed again, what ran elsewhere after its node had gone; turned away, what a node that was stopping or stopped did not take and the client brought to the next. \
-             Recovered is when the last call ended that was lost or took more than {} ms, counted from the fault.",
+            "A cluster of three nodes and an etcd runs on this machine, with leases and a heartbeat timeout of {LEASE_MS} ms. Clients call {FUNCTIONS} functions, each of which runs a model for {RUN_TIME_MS} ms; every other function is idempotent. \
+             Each fault is measured in a new cluster. A call is lost if its response is not a success. A rescheduled call ran on another node after the loss of its node. A client retry is a call that a stopping or stopped node did not accept, and that the client sent to the next node. \
+             The recovery time is from the fault to the end of the last call that was lost or took more than {} ms.",
             HELD_UP.as_millis()
         )],
         tables: vec![table(&outcomes)],
@@ -149,9 +149,9 @@ fn table(outcomes: &[FaultOutcome]) -> TextTable {
         "fault",
         "calls",
         "lost",
-        "of them idempotent",
-        "placed again",
-        "turned away",
+        "lost although idempotent",
+        "rescheduled",
+        "client retries",
         "slowest ms",
         "recovered after ms",
     ];

@@ -5,8 +5,8 @@
 //! puts it under load with wrk, and [`process`] reads its resource use; [`protocol`] encodes
 //! inference requests; [`interrupt`] handles Ctrl-C. The suites are [`hello`], [`inference`],
 //! [`serving`], [`coldstart`], [`neighbours`], [`languages`], [`cluster`], [`faults`],
-//! [`batching`], [`workflows`], [`overload`], [`calls`] and [`isolation`]. [`report`] prints the results and
-//! writes them into the documentation.
+//! [`batching`], [`workflows`], [`overload`], [`calls`] and [`isolation`]. [`report`] prints the
+//! results and writes them into the documentation.
 
 mod args;
 mod contender;

@@ -48,12 +48,12 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
     }
     let columns = [
         "",
-        "of answers in time",
+        "responses in time",
         "goodput",
-        "turned away",
-        "turned away after, p50 ms",
+        "rejected",
+        "time to reject, p50 ms",
         "p99 ms",
-        "answers, p99 ms",
+        "responses, p99 ms",
     ];
     let mut table =
         TextTable::new(format!("{LOAD:.0} times the capacity, runs of {RUN_TIME_MS} ms"), &columns);
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
         table.row(row(way, rounds, measured)?);
     }
     let notes = vec![format!(
-        "Requests come at random, whether others are answered or not. In time is within {} ms; goodput is answers in time, in parts of what the device could run while they came: what is let in last is answered after that.",
+        "Requests arrive at random times (a Poisson process) and do not wait for earlier responses. A response is in time within {} ms. Goodput is the number of responses in time, relative to the requests that the device can run during the arrivals. It can exceed 100 %, because the device runs the last admitted requests after the last arrival.",
         SLO.as_millis()
     )];
     let samples: std::collections::BTreeMap<_, _> = rounds.into_iter().collect();

@@ -162,8 +162,8 @@ mod tests {
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
         let tree = ProcessTree::new(child.id());
         let began = Instant::now();
-        // `cat` is forked by now, and executes its own program a little later. A process has no memory
-        // for a moment while it changes its program.
+        // `cat` is forked by now, and executes its own program a little later. A process has no
+        // memory for a moment while it changes its program.
         let peak = loop {
             let peak = tree.children_peak();
             if peak >= 10_000 || began.elapsed() > Duration::from_secs(60) {

@@ -42,7 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
         hand_over(args, &fake, &mut samples)?,
         pipeline(args, &real, &mut samples)?,
     ];
-    let note = "One client, one call at a time. Ratios are of the medians of each round's calls, in interleaved rounds.";
+    let note = "One client makes one call at a time. Rounds are interleaved, and a ratio compares the medians of the calls of one round.";
     Ok(Section {
         key: "workflows",
         notes: vec![note.to_owned()],
@@ -66,7 +66,7 @@ fn ensemble(args: &Args, node: &BenchNode, samples: &mut Vec<Samples>) -> Result
         args,
         samples,
         &mut [
-            ("a branch by itself", &mut || infer(node, "a", &body)),
+            ("one branch", &mut || infer(node, "a", &body)),
             ("the ensemble", &mut || infer(node, "ensemble", &body)),
         ],
     )?;
@@ -74,9 +74,9 @@ fn ensemble(args: &Args, node: &BenchNode, samples: &mut Vec<Samples>) -> Result
     let branch = measured.pop().unwrap_or_default();
     let mut table = TextTable::new(
         format!("Three branches of {BRANCH_MS} ms on the fake backend, and their mean"),
-        &["", "p50", "over a branch by itself", "bound"],
+        &["", "p50", "relative to one branch", "bound"],
     );
-    table.row(["a branch by itself".into(), milliseconds(&branch), String::new(), String::new()]);
+    table.row(["one branch".into(), milliseconds(&branch), String::new(), String::new()]);
     table.row([
         "the ensemble".into(),
         milliseconds(&ensemble),
@@ -101,8 +101,8 @@ fn hand_over(args: &Args, node: &BenchNode, samples: &mut Vec<Samples>) -> Resul
             &json!({"inputs": {"x": "FP32[n]"}, "steps": steps, "outputs": outputs}),
         )?;
     }
-    let title = "One more step, by what is handed over: a handle within a workflow, or a call of its own with binary tensors";
-    let mut table = TextTable::new(title, &["", "by handle", "by call", "ratio"]);
+    let title = "Time of one more step: in the workflow, which passes a handle, or as a separate call with binary tensors";
+    let mut table = TextTable::new(title, &["", "in the workflow", "separate call", "ratio"]);
     for (len, size) in SIZES {
         let body = request(&vec![0.5; len]);
         let long = format!("chain-{CHAIN}");
@@ -119,8 +119,11 @@ fn hand_over(args: &Args, node: &BenchNode, samples: &mut Vec<Samples>) -> Resul
         let handles: Vec<f64> = measured[1].iter().zip(&measured[0]).map(per_step).collect();
         // If both chains take equally long, the ratio is undefined.
         let can_be_told = handles.iter().all(|us| *us > 0.0);
-        let ratio =
-            if can_be_told { times(ratio(&measured[2], &handles)) } else { "too little to tell".to_owned() };
+        let ratio = if can_be_told {
+            times(ratio(&measured[2], &handles))
+        } else {
+            "too small to measure".to_owned()
+        };
         table.row([size.to_owned(), microseconds(&handles), microseconds(&measured[2]), ratio]);
     }
     Ok(table)
@@ -140,15 +143,15 @@ fn pipeline(args: &Args, node: &BenchNode, samples: &mut Vec<Samples>) -> Result
         node.put(&format!("/v1/models/{name}/versions/1"), &read(&file)?)?;
     }
     node.put("/v1/workflows/digits-ensemble", &read(&examples.join("ensemble.toml"))?)?;
-    let title = "The ensemble of digits (`examples/workflows`), beside a client that makes the same four HTTP calls, three of them at once";
+    let title = "The ensemble of digits (`examples/workflows`), compared with a client that makes the same four HTTP calls, three of them concurrently";
     let mut table =
-        TextTable::new(title, &["digits", "workflow, p50", "four calls, p50", "calls over workflow"]);
+        TextTable::new(title, &["digits", "workflow, p50", "four calls, p50", "calls relative to workflow"]);
     for batch in BATCHES {
         let pixels: Vec<u8> = (0..batch * 64).map(|i| (i * 7 % 17) as u8).collect();
         let body = binary("pixels", "UINT8", &[batch, 8, 8], &pixels);
         let by_hand = by_hand(node, batch, &body)?;
         let answered = numbers(&infer(node, "digits-ensemble", &body)?)?;
-        ensure!(is_close(&answered, &by_hand), "the workflow answers otherwise than its models");
+        ensure!(is_close(&answered, &by_hand), "the outputs of the workflow differ from those of its models");
         let measured = compare(
             args,
             samples,

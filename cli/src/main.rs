@@ -24,8 +24,8 @@ mod output;
 use clap::Parser as _;
 use std::process::ExitCode;
 
-/// Variable that keeps ONNX Runtime from collecting and sending data about its use. The setting of its
-/// interface takes effect after it has looked for Microsoft's server and written files.
+/// Variable that keeps ONNX Runtime from collecting and sending data about its use. The setting of
+/// its interface takes effect after it has looked for Microsoft's server and written files.
 const NO_TELEMETRY: &str = "ORT_DISABLE_TELEMETRY";
 
 fn main() -> ExitCode {

@@ -47,7 +47,9 @@ pub enum Error {
         path: PathBuf,
     },
     /// The file is damaged or is not a store.
-    #[error("{path} is damaged or not a store; move it away, or bring back a copy")]
+    #[error(
+        "{path} is damaged or not a store: restore a backup into an empty folder (`weir restore`), or bring back a copy of the file; without either, move the file away and start with an empty registry by `weir up --init`"
+    )]
     Corrupted {
         /// Path of the file.
         path: PathBuf,

@@ -75,8 +75,8 @@ pub trait Datastore: fmt::Debug + Send + Sync {
     }
 
     /// Waits until other data has replaced the data of the store, because an operator has restored a
-    /// copy or wiped the store. From then on, all calls fail with [`Replaced`](crate::Error::Replaced).
-    /// Never returns for backends that lock their data.
+    /// copy or wiped the store. From then on, all calls fail with
+    /// [`Replaced`](crate::Error::Replaced). Never returns for backends that lock their data.
     async fn until_replaced(&self) {
         std::future::pending::<()>().await;
     }

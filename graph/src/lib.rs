@@ -4,8 +4,8 @@
 //! The crate consists of pure functions on plain data, without access to devices, files or threads.
 //! A model passes through them in this order:
 //!
-//! - [`OnnxModel::read`] checks a file and separates its weights ([`OnnxModel::without_weights`] omits
-//!   them).
+//! - [`OnnxModel::read`] checks a file and separates its weights ([`OnnxModel::without_weights`]
+//!   omits them).
 //! - [`OnnxModel::specialise`] fixes the shapes of the inputs, folds computations on shapes and
 //!   constants, and returns a [`Graph`] of device operations ([`Op`]).
 //! - [`Graph::fuse`] fuses neighbouring operations.

@@ -1,5 +1,5 @@
-//! Messages of gRPC's reflection protocol, `grpc.reflection.v1`, and the answers about the services of
-//! a node. Version `v1alpha` has the same messages.
+//! Messages of gRPC's reflection protocol, `grpc.reflection.v1`, and the answers about the services
+//! of a node. Version `v1alpha` has the same messages.
 
 use bytes::Bytes;
 use prost::Message;

@@ -8,8 +8,8 @@
 //! - [`check_source`] checks a source before a compiler reads it.
 //! - [`KernelGraph::new`] validates the document against the compiled [`Ptx`]: names, sizes, data
 //!   dependencies, and every argument against the kernel's parameter.
-//! - [`KernelGraph::plan`] makes a [`RunPlan`] for inputs of given shapes: the launches in order, with
-//!   all sizes resolved, and one memory arena in which buffers with disjoint lifetimes share
+//! - [`KernelGraph::plan`] makes a [`RunPlan`] for inputs of given shapes: the launches in order,
+//!   with all sizes resolved, and one memory arena in which buffers with disjoint lifetimes share
 //!   memory.
 //!
 //! ```

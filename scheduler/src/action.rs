@@ -39,9 +39,9 @@ pub enum Action {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         alternatives: Vec<Alternative>,
     },
-    /// A workflow is admitted with separate steps: their places are reserved. The driver lets each step
-    /// arrive when its inputs exist, and reports [`Event::Cancelled`](crate::Event::Cancelled) of the
-    /// workflow when no further step will arrive.
+    /// A workflow is admitted with separate steps: their places are reserved. The driver lets each
+    /// step arrive when its inputs exist, and reports [`Event::Cancelled`](crate::Event::Cancelled)
+    /// of the workflow when no further step will arrive.
     Reserved {
         /// The workflow.
         invocation: InvocationId,

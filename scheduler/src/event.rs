@@ -141,8 +141,9 @@ pub enum Event {
         /// The models, each once.
         models: Vec<RequiredModel>,
     },
-    /// A device has ended its obligation to keep a model, as [`Action::Release`](crate::Action::Release)
-    /// demanded. A load of the model that was in progress has ended, and was reported before.
+    /// A device has ended its obligation to keep a model, as
+    /// [`Action::Release`](crate::Action::Release) demanded. A load of the model that was in
+    /// progress has ended, and was reported before.
     Released {
         /// The device.
         device: DeviceId,

@@ -5,8 +5,8 @@
 //! [`WorkflowEvent`]s to [`WorkflowAction`]s, without a clock or I/O, like the
 //! [`Scheduler`](crate::Scheduler) does for invocations.
 //!
-//! [`WorkflowPolicyKind::Node`] is the scheduler of a node, which prefers to run a workflow as a whole.
-//! [`WorkflowAdmission`] plans the steps of every workflow separately. Its rules:
+//! [`WorkflowPolicyKind::Node`] is the scheduler of a node, which prefers to run a workflow as a
+//! whole. [`WorkflowAdmission`] plans the steps of every workflow separately. Its rules:
 //!
 //! 1. *Plan.* On arrival, every step gets a reservation: a time on a device that no other
 //!    reservation overlaps, after the reservations of the steps that it waits for. The

@@ -276,8 +276,8 @@ fn calls_without_slo_use_a_device_until_its_step_is_near() {
     assert_eq!(cluster.call(2, "b", RUN_NS, None), NOTHING, "the step is near");
 }
 
-/// The memory of a device changes with each load. Reservations stay, and a step that has arrived is not
-/// rejected.
+/// The memory of a device changes with each load. Reservations stay, and a step that has arrived is
+/// not rejected.
 #[test]
 fn resized_device_keeps_its_steps() {
     let mut cluster = Fixture::warm();

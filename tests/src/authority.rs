@@ -33,13 +33,16 @@ impl Authority {
     /// Creates an authority with a new key.
     #[must_use]
     pub fn new(name: &str) -> Self {
-        let mut params = CertificateParams::new([]).expect("there are no names to refuse");
+        let mut params = CertificateParams::new([]).expect("an empty list of names is valid");
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let key = KeyPair::generate().expect("the system has random numbers");
         let issuer = CertifiedIssuer::self_signed(params, key).expect("the key can sign");
-        let folder = tempfile::Builder::new().prefix("weir-ca-").tempdir().expect("there is no room");
+        let folder = tempfile::Builder::new()
+            .prefix("weir-ca-")
+            .tempdir()
+            .expect("a temporary folder cannot be created");
         fs::write(folder.path().join("ca.pem"), issuer.pem()).expect("the certificate cannot be written");
         let authority = Self { issuer, folder, issued: AtomicU64::new(1) };
         authority.revoke(&[]);

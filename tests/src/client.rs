@@ -225,7 +225,7 @@ async fn send(request: RequestBuilder) -> Answer {
 
 /// HTTP client that ignores the environment's proxy settings.
 pub(crate) fn http_client() -> reqwest::Client {
-    http_builder().build().expect("the client has no certificates to fail with")
+    http_builder().build().expect("an HTTP client without certificates can be built")
 }
 
 fn http_builder() -> reqwest::ClientBuilder {

@@ -58,7 +58,7 @@ impl Collector {
     /// Starts a collector at a free port.
     pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("the loopback interface has free ports");
-        let address = listener.local_addr().expect("it listens");
+        let address = listener.local_addr().expect("the listener has an address");
         let state = Arc::<CollectorState>::default();
         let shared = state.clone();
         let serving = tokio::spawn(async move {
@@ -162,7 +162,7 @@ fn texts(attributes: &[KeyValue]) -> BTreeMap<String, String> {
         Some(Value::StringValue(text)) => text.clone(),
         Some(Value::IntValue(number)) => number.to_string(),
         Some(Value::BoolValue(is_true)) => is_true.to_string(),
-        other => panic!("nodes send no attributes like {other:?}"),
+        other => panic!("unexpected attribute value {other:?}"),
     };
     attributes.iter().map(|pair| (pair.key.clone(), text(&pair.value))).collect()
 }
@@ -205,12 +205,14 @@ async fn serve(
     match request.uri().path() {
         "/v1/traces" | "/v1/metrics" if is_busy => answer(StatusCode::SERVICE_UNAVAILABLE, Vec::new()),
         "/v1/traces" => {
-            let body = request.into_body().collect().await.expect("the node sends it").to_bytes();
+            let body =
+                request.into_body().collect().await.expect("the body of the export can be read").to_bytes();
             state.take_traces(decoded(body));
             answer(StatusCode::OK, trace::ExportTraceServiceResponse::default().encode_to_vec())
         }
         "/v1/metrics" => {
-            let body = request.into_body().collect().await.expect("the node sends it").to_bytes();
+            let body =
+                request.into_body().collect().await.expect("the body of the export can be read").to_bytes();
             state.take_metrics(decoded(body));
             answer(StatusCode::OK, metrics::ExportMetricsServiceResponse::default().encode_to_vec())
         }

@@ -88,7 +88,7 @@ impl Etcd {
     }
 
     fn new(name: &str) -> Self {
-        let folder = in_memory().expect("there is no room for a folder");
+        let folder = in_memory().expect("a temporary folder cannot be created");
         let peer_port = ReservedPort::find();
         let members = format!("{name}=http://127.0.0.1:{}", peer_port.number);
         Self {
@@ -147,7 +147,7 @@ impl Etcd {
     /// Copies the data of the server, which is restarted.
     #[must_use]
     pub fn save(&mut self) -> TempDir {
-        let copy = in_memory().expect("there is no room for a folder");
+        let copy = in_memory().expect("a temporary folder cannot be created");
         self.kill();
         copy_folder(&self.data(), copy.path());
         self.run();
@@ -179,7 +179,7 @@ impl Etcd {
         while tokio::net::TcpStream::connect(self.host()).await.is_err() {
             let ended = self.process.as_mut().map(Child::try_wait);
             let runs = matches!(ended, Some(Ok(None))) && began.elapsed() < LISTENING_TIME_MAX;
-            assert!(runs, "etcd does not listen ({ended:?}); it said:\n{}", self.log());
+            assert!(runs, "etcd does not listen ({ended:?}); its log:\n{}", self.log());
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }

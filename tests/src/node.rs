@@ -54,8 +54,10 @@ impl TestNode {
     /// Returns a builder with the default settings and a free loopback port.
     #[must_use]
     pub fn builder() -> NodeBuilder {
-        let folder =
-            tempfile::Builder::new().prefix("weir-test-").tempdir().expect("there is no room for a folder");
+        let folder = tempfile::Builder::new()
+            .prefix("weir-test-")
+            .tempdir()
+            .expect("a temporary folder cannot be created");
         NodeBuilder {
             listen: "127.0.0.1:0".to_owned(),
             data: folder.path().join("data"),
@@ -250,7 +252,7 @@ impl NodeBuilder {
 
     /// Starts the node, and waits until it is ready.
     pub async fn start(self) -> TestNode {
-        self.try_start().await.unwrap_or_else(|log| panic!("the node did not start; it said:\n{log}"))
+        self.try_start().await.unwrap_or_else(|log| panic!("the node did not start; its log:\n{log}"))
     }
 
     /// Starts the node, or returns its log if it does not become ready.
@@ -299,7 +301,7 @@ impl NodeBuilder {
             .stderr(log)
             .kill_on_drop(true);
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", self.binary.display()));
-        let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+        let mut lines = BufReader::new(child.stdout.take().expect("standard output is piped")).lines();
         let Ok(Some(url)) = tokio::time::timeout(PATIENCE, ready(&mut lines)).await else {
             let _ = child.kill().await;
             return Err(std::fs::read_to_string(self.log_path()).unwrap_or_default());

@@ -6,11 +6,11 @@ use std::path::Path;
 #[must_use]
 pub fn rss_bytes(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process is gone");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("the kernel says so");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("the status has VmRSS");
     line.split_whitespace()
         .nth(1)
         .and_then(|number| number.parse::<u64>().ok())
-        .expect("the kernel says how much")
+        .expect("the line has a number of KiB")
         * 1024
 }
 
@@ -18,9 +18,9 @@ pub fn rss_bytes(pid: u32) -> u64 {
 #[must_use]
 pub fn pss_bytes(pid: u32) -> u64 {
     let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("the process is gone");
-    let line = rollup.lines().find(|line| line.starts_with("Pss:")).expect("the kernel says so");
+    let line = rollup.lines().find(|line| line.starts_with("Pss:")).expect("the rollup has Pss");
     let kib = line.split_whitespace().nth(1).and_then(|number| number.parse::<u64>().ok());
-    kib.expect("the kernel says how much") * 1024
+    kib.expect("the line has a number of KiB") * 1024
 }
 
 /// Child processes, including zombies.

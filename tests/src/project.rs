@@ -70,7 +70,7 @@ pub struct TestProject {
 impl TestProject {
     /// Creates a project with the `weir` binary of `node`; `kind` is `http` or `tensor`.
     pub async fn new(node: &NodeBuilder, language: Language, kind: &str, name: &str) -> Self {
-        let top = tempfile::tempdir().expect("there is no room for a folder");
+        let top = tempfile::tempdir().expect("a temporary folder cannot be created");
         let project = Self { folder: top.path().to_owned(), _top: top, binary: node.binary().to_owned() };
         project.weir(&["new", name, "--template", language.template(), "--kind", kind]).await;
         Self { folder: project.folder.join(name), ..project }
@@ -109,7 +109,9 @@ impl TestProject {
 
     async fn run(&self, mut command: Command) -> String {
         let what = format!("{command:?}");
-        let output = tokio::task::spawn_blocking(move || command.output()).await.expect("nothing panics");
+        let output = tokio::task::spawn_blocking(move || command.output())
+            .await
+            .expect("starting a process does not panic");
         let output = output.expect("weir starts");
         assert!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).into_owned()

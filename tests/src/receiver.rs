@@ -32,7 +32,7 @@ impl Receiver {
     /// request unanswered.
     pub async fn start(statuses: &[u16]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("the loopback interface has free ports");
-        let address = listener.local_addr().expect("it listens");
+        let address = listener.local_addr().expect("the listener has an address");
         let (received, mut statuses) =
             (Arc::<Mutex<Vec<ReceivedRequest>>>::default(), VecDeque::from(statuses.to_vec()));
         let into = received.clone();

@@ -28,14 +28,14 @@ pub struct S3 {
 impl S3 {
     /// Starts the server.
     pub async fn start() -> Self {
-        let folder = tempfile::tempdir().expect("there is no room for a folder");
+        let folder = tempfile::tempdir().expect("a temporary folder cannot be created");
         std::fs::create_dir(folder.path().join(BUCKET)).expect("the bucket cannot be made");
         let files = FileSystem::new(folder.path()).expect("the folder can be served");
         let mut service = S3ServiceBuilder::new(files);
         service.set_auth(SimpleAuth::from_single(KEY, SECRET));
         let service = service.build();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("there is no free port");
-        let address = listener.local_addr().expect("it is bound");
+        let address = listener.local_addr().expect("the listener has an address");
         let (held, holds) = watch::channel(Vec::new());
         let serving = tokio::spawn(async move {
             let mut connections = JoinSet::new();

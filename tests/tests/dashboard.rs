@@ -148,7 +148,10 @@ async fn dashboard_needs_no_token_and_allows_no_frames() {
         }
         let answer = answer.ok();
         assert_eq!(answer.header("content-type"), Some("text/html; charset=utf-8"));
-        assert!(answer.text().starts_with("<!doctype html>"), "unpacked for clients without gzip");
+        assert!(
+            answer.text().starts_with("<!doctype html>"),
+            "the page is compressed for a client that does not accept gzip"
+        );
         assert!(answer.header("content-security-policy").unwrap().contains("frame-ancestors 'none'"));
         let known = answer.header("etag").unwrap();
         let again = node.request(Method::GET, path).header("if-none-match", known);

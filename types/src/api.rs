@@ -172,8 +172,8 @@ pub struct Deployed {
     pub removed_versions: Vec<Version>,
 }
 
-/// Body of a promotion or a rollback, such as `POST /v1/functions/{name}/rollback`. Without a version, a
-/// promotion activates the canary, and a rollback the version before the active one.
+/// Body of a promotion or a rollback, such as `POST /v1/functions/{name}/rollback`. Without a
+/// version, a promotion activates the canary, and a rollback the version before the active one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct VersionRequest {

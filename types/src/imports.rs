@@ -1,8 +1,8 @@
 //! Imports of components.
 
 /// Whether a component imports everything that its language could call, as compilers of scripting
-/// languages do. Such imports do not show which interfaces the function calls. The function recognises them by an
-/// import of UDP sockets, which functions cannot use.
+/// languages do. Such imports do not show which interfaces the function calls. The function
+/// recognises them by an import of UDP sockets, which functions cannot use.
 #[must_use]
 pub fn imports_whole_runtime(imports: &[String]) -> bool {
     imports.iter().any(|import| import.starts_with("wasi:sockets/udp-create-socket@"))

@@ -20,7 +20,8 @@ pub(crate) fn build_for_demo(repo: &Repo) -> Result<PathBuf> {
 pub(crate) fn build_with(repo: &Repo, profile: &str) -> Result<PathBuf> {
     let mut cargo = repo.cargo(".");
     cargo.args(["rustc", "--profile", profile, "-p", "weir-cli", "--bin", "weir"]);
-    // Rust links with lld on x86-64. Equal functions, of which generic code has many, are linked once.
+    // Rust links with lld on x86-64. Equal functions, of which generic code has many, are linked
+    // once.
     if cfg!(target_arch = "x86_64") {
         cargo.args(["--", "-C", "link-arg=-Wl,--icf=all"]);
     }

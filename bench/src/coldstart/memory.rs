@@ -77,7 +77,7 @@ pub(super) fn per_function(one: NodeMemory, all: NodeMemory) -> TextTable {
         "",
         "bound",
         "RSS per function KB",
-        "not of files KB",
+        "anonymous memory per function KB",
         "RSS of the node MiB",
         "with one function MiB",
     ];

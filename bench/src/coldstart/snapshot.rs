@@ -88,11 +88,11 @@ pub(super) fn table(all: &[SnapshotBuild]) -> TextTable {
         "ms, medians",
         "component KB",
         "call",
-        "as the client sees it",
-        "[least .. most]",
-        "loading the model",
-        "running it",
-        "the rest",
+        "latency at the client",
+        "[min .. max]",
+        "model load",
+        "model run",
+        "other",
     ];
     let mut table = TextTable::new("`embed-text`, one sentence", &columns);
     for built in all {

@@ -117,7 +117,7 @@ fn call(agent: &Agent, doors: &Doors, function: usize, first: Instant) -> Client
         match ask(agent, doors.next(), function) {
             Said::Answered => break None,
             Said::Lost(why) => break Some(why),
-            Said::Away if turned_away == DOORS_MAX => break Some("no node takes it".to_owned()),
+            Said::Away if turned_away == DOORS_MAX => break Some("no node accepts the call".to_owned()),
             Said::Away => {
                 turned_away += 1;
                 std::thread::sleep(AGAIN_AFTER);

@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Make the node equal to a declaration: functions, models, workflows and triggers in a file
 ///
 /// Prints the differences, and makes the changes: first models, then functions, then workflows, then
-/// triggers. A second apply changes nothing. Components and models that the node has already are not sent
-/// again. Stops at the first error, with the changes that were made and those that were not; the
-/// same command continues after the error is mended.
+/// triggers. A second apply changes nothing. Components and models that the node has already are
+/// not sent again. Stops at the first error, with the changes that were made and those that were
+/// not; the same command continues after the error is mended.
 ///
 /// Nothing is deleted without --prune, which needs --yes.
 ///

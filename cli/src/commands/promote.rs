@@ -8,8 +8,8 @@ use weir_types::{Name, Version};
 
 /// Make the canary or a preview of a function its active version
 ///
-/// `weir deploy --canary` starts a canary, and `weir rollback` ends it. `weir deploy --preview` makes a
-/// version that gets no calls. Without VERSION, the canary is promoted.
+/// `weir deploy --canary` starts a canary, and `weir rollback` ends it. `weir deploy --preview`
+/// makes a version that gets no calls. Without VERSION, the canary is promoted.
 ///
 /// Examples:
 ///   weir promote hello

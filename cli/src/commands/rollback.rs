@@ -19,7 +19,8 @@ use weir_types::{Name, Version};
 pub(crate) struct RollbackArgs {
     /// Name of the function
     name: Name,
-    /// Version to activate [default: the version that was active before; with a canary, the active one]
+    /// Version to activate [default: the version that was active before; with a canary, the active
+    /// one]
     version: Option<u32>,
     #[command(flatten)]
     client: ClientArgs,

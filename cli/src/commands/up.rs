@@ -253,8 +253,8 @@ enum NodeEnd {
     Outdated,
 }
 
-/// Waits for the end of the node. On SIGHUP, a node with TLS reads its certificates again. Also renews the
-/// node's certificate files when they are due.
+/// Waits for the end of the node. On SIGHUP, a node with TLS reads its certificates again. Also
+/// renews the node's certificate files when they are due.
 async fn until_end(node: &Node, signals: &mut Signals, renewal: Option<&mut NodeRenewal>) -> Result<NodeEnd> {
     let mut renewal = pin!(async {
         match renewal {

@@ -101,8 +101,8 @@ impl RepositorySync {
     }
 
     /// Pushes the versions that the node lacks. The report has the errors of models that cannot be
-    /// pushed; the other models are pushed nevertheless. Does not read a model again while neither its
-    /// files nor its versions on the node change.
+    /// pushed; the other models are pushed nevertheless. Does not read a model again while neither
+    /// its files nor its versions on the node change.
     ///
     /// # Errors
     /// The repository cannot be read, or the node cannot be asked for its models.
@@ -137,8 +137,8 @@ impl RepositorySync {
         Ok(report)
     }
 
-    /// Pushes the missing versions of a model, the lowest first, and compares the others. Also returns
-    /// the versions that the node has then.
+    /// Pushes the missing versions of a model, the lowest first, and compares the others. Also
+    /// returns the versions that the node has then.
     fn sync(
         &self,
         folder: &ModelFolder,

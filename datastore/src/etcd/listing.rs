@@ -33,8 +33,8 @@ impl Snapshot for EtcdSnapshot {
     }
 }
 
-/// Lists entries below `prefix`, with the semantics of [`Datastore::list`](crate::Datastore::list), at
-/// the revision `at` or at the current one.
+/// Lists entries below `prefix`, with the semantics of [`Datastore::list`](crate::Datastore::list),
+/// at the revision `at` or at the current one.
 pub(super) async fn list(
     store: &EtcdStore,
     at: Option<Revision>,

@@ -45,8 +45,8 @@ pub struct Recording<'a> {
     is_open: bool,
 }
 
-/// Piece of recorded work that later work of the same recording can follow: the nodes of the graph that
-/// end it.
+/// Piece of recorded work that later work of the same recording can follow: the nodes of the graph
+/// that end it.
 #[derive(Debug)]
 pub struct RecordedWork<'r> {
     nodes: Vec<CUgraphNode>,
@@ -133,8 +133,8 @@ impl<'a> Recording<'a> {
         let flags = Dependencies::CU_STREAM_SET_CAPTURE_DEPENDENCIES as u32;
         // Without edge data, all edges are full dependencies.
         let edges = if edges.len() == nodes.len() { edges.as_ptr() } else { ptr::null() };
-        // SAFETY: the handle is valid until the drop; the nodes belong to a recording that is still open;
-        // the lists have the given length, and the driver copies them.
+        // SAFETY: the handle is valid until the drop; the nodes belong to a recording that is still
+        // open; the lists have the given length, and the driver copies them.
         self.stream.context().call(|driver| unsafe {
             let stream = self.stream.handle();
             driver.cuStreamUpdateCaptureDependencies_v2(stream, nodes.as_mut_ptr(), edges, nodes.len(), flags)

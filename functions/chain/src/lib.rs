@@ -6,8 +6,8 @@
 //!
 //! With `&pause_ms=380`, it waits before it responds, as for another service.
 //!
-//! With `&keep=yes`, the instance keeps the last output, if it is reused, and `POST /kept` responds with
-//! it.
+//! With `&keep=yes`, the instance keeps the last output, if it is reused, and `POST /kept` responds
+//! with it.
 
 use std::cell::RefCell;
 use std::time::Duration;

@@ -51,8 +51,8 @@ impl Invocations {
         entry.as_ref().map(decode).transpose()
     }
 
-    /// Writes a new record, claimed by this node. Returns none if its idempotency key is in use, or if
-    /// a condition of the linked write does not hold.
+    /// Writes a new record, claimed by this node. Returns none if its idempotency key is in use, or
+    /// if a condition of the linked write does not hold.
     pub(super) async fn create(
         &self,
         tenant: &TenantId,

@@ -44,8 +44,8 @@ pub struct ClusterConfig {
     pub heartbeat_ms: u64,
     /// Silence after which a cooperating node counts as lost.
     pub heartbeat_timeout_ms: u64,
-    /// The largest number of a node that this process has seen in the cluster. The node takes a larger
-    /// one: data that replaced the data of etcd may count from an earlier state.
+    /// The largest number of a node that this process has seen in the cluster. The node takes a
+    /// larger one: data that replaced the data of etcd may count from an earlier state.
     #[serde(skip)]
     pub known_nodes_max: u32,
 }

@@ -91,8 +91,8 @@ impl Revisions {
         Self { history, seen: VecDeque::new(), compacted_at: None }
     }
 
-    /// Notes the newest revision. Returns the revision before which the history is to be discarded, if
-    /// it is time to do so.
+    /// Notes the newest revision. Returns the revision before which the history is to be discarded,
+    /// if it is time to do so.
     fn note(&mut self, now: Instant, newest: Revision, leads: bool) -> Option<Revision> {
         if self.seen.back().is_some_and(|(_, last)| *last > newest) {
             // The store was restored from an older copy.

@@ -239,7 +239,8 @@ impl ApiKeys {
 
     /// Finds the key of a token, if there is one and it has not expired.
     pub async fn find(&self, token: &str, hash: &ContentHash) -> Result<Option<Arc<KeyGrant>>, ApiKeyError> {
-        // A node of a cluster reads the datastore while its watch is late: it may have revoked the key.
+        // A node of a cluster reads the datastore while its watch is late: it may have revoked the
+        // key.
         let is_late = self.lookups.is_some() && self.heard.is_behind();
         let known = self.known.read().find(hash).filter(|_| !is_late).cloned();
         let key = match known {

@@ -2,12 +2,12 @@
 //! from memory.
 //!
 //! Keys are `functions/{tenant}/{name}/head` (the active version, its canary, and the number of the
-//! next version) and `functions/{tenant}/{name}/versions/{version}` (one immutable version); the keys of
-//! workflows are below `workflows/`. A change is one transaction on both, fenced by the head's
-//! revision, and becomes visible in memory only once it is durable. Calls access the datastore only
-//! for names that this node does not know yet ([`Registry::refresh`]). An unreadable record is
-//! skipped and reported; the node serves the others. In a cluster, every node follows the changes of
-//! the other nodes. The differences between functions and workflows are in their
+//! next version) and `functions/{tenant}/{name}/versions/{version}` (one immutable version); the
+//! keys of workflows are below `workflows/`. A change is one transaction on both, fenced by the
+//! head's revision, and becomes visible in memory only once it is durable. Calls access the
+//! datastore only for names that this node does not know yet ([`Registry::refresh`]). An unreadable
+//! record is skipped and reported; the node serves the others. In a cluster, every node follows the
+//! changes of the other nodes. The differences between functions and workflows are in their
 //! [`DeploymentKind`].
 
 mod canary;

@@ -194,8 +194,9 @@ mod tests {
     use weir_storage::Changes;
     use weir_telemetry::AuditConfig;
 
-    /// While the datastore is unreachable, a node of a cluster cannot look up tokens that have the form
-    /// of API keys. Clients that send such tokens must not displace other events in the audit log.
+    /// While the datastore is unreachable, a node of a cluster cannot look up tokens that have the
+    /// form of API keys. Clients that send such tokens must not displace other events in the audit
+    /// log.
     #[tokio::test]
     async fn records_of_tokens_that_cannot_be_looked_up_are_bounded() {
         let datastore = Arc::new(MemoryStore::new());

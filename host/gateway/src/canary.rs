@@ -76,8 +76,8 @@ impl<'a> VersionChoice<'a> {
         self.fixed
     }
 
-    /// The version for the call. A fixed version that was removed is replaced by a serving version, and
-    /// a named version is not.
+    /// The version for the call. A fixed version that was removed is replaced by a serving version,
+    /// and a named version is not.
     pub(crate) fn choose<'e, K: DeploymentKind>(
         &self,
         entry: &'e RegistryEntry<K>,
@@ -172,8 +172,8 @@ async fn promote_model(
     Ok(Json(models::summary(&node, Content::Network, &caller.tenant, &name)?))
 }
 
-/// `GET /v1/functions/{name}/canary` and `GET /v1/models/{name}/canary`: the canary, with the calls on
-/// all nodes.
+/// `GET /v1/functions/{name}/canary` and `GET /v1/models/{name}/canary`: the canary, with the calls
+/// on all nodes.
 async fn show(
     State(node): NodeExtractor,
     Extension(of): Extension<CanaryOf>,
@@ -194,7 +194,8 @@ async fn show(
     }))
 }
 
-/// Records the start and the end of canaries by a push of a model. Returns the canary, if `entry` is it.
+/// Records the start and the end of canaries by a push of a model. Returns the canary, if `entry`
+/// is it.
 pub(super) fn note_push(node: &NodeState, before: ModelRoles, entry: &ModelEntry) -> Option<Canary> {
     let ModelId { tenant, name, version } = entry.source.id();
     let after = node.models.roles(tenant, name);

@@ -296,7 +296,8 @@ pub(super) fn unknown(name: &str) -> ApiError {
     }
 }
 
-/// Returns the request target as the function sees it: without `/fn/{name}` or `/fn/{name}@{version}`.
+/// Returns the request target as the function sees it: without `/fn/{name}` or
+/// `/fn/{name}@{version}`.
 fn guest_uri(uri: &Uri, called: CallTarget) -> Uri {
     let target = uri.path_and_query().map_or("", PathAndQuery::as_str);
     let rest = &target["/fn/".len() + called.len..];

@@ -228,7 +228,8 @@ impl Gateway {
         self.call(caller, request, id).await
     }
 
-    /// Identifies the client of a request: by its token, or as an anonymous client of a public function.
+    /// Identifies the client of a request: by its token, or as an anonymous client of a public
+    /// function.
     async fn identify(&self, request: &mut Request, audited: &mut Audited) -> Result<Caller, ApiError> {
         if let Some(admitted) = public::admit(&self.node, request).await {
             return admitted;
@@ -304,7 +305,8 @@ impl weir_asynchronous::RequestRunner for Gateway {
             request.extensions_mut().insert(canary::FixedVersion(version));
         }
         let id = RequestId::from_headers(request.headers());
-        // The request was checked when it was accepted. Boxed: a future of this size would otherwise be part of every enclosing future.
+        // The request was checked when it was accepted. Boxed: a future of this size would
+        // otherwise be part of every enclosing future.
         let mut response = Box::pin(self.call(Caller::unrestricted(tenant), request, &id)).await;
         if let Some(error) = response.extensions_mut().remove::<ApiError>() {
             return Err(Fault::new(error.code, error.text));

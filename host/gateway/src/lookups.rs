@@ -2,8 +2,8 @@
 //! a moment ago, and its event has not arrived yet.
 //!
 //! Clients choose the names, so lookups are limited: few at once on the node, few per second of each
-//! tenant, and each for a short time. Beyond the rate, the name counts as missing. If the stores of the
-//! cluster do not answer in time, the call is answered 503, because the name may exist.
+//! tenant, and each for a short time. Beyond the rate, the name counts as missing. If the stores of
+//! the cluster do not answer in time, the call is answered 503, because the name may exist.
 
 use crate::NodeState;
 use crate::error::ApiError;

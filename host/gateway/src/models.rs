@@ -288,7 +288,8 @@ async fn show_version(
     Ok(Json(node.models.describe(&entry)))
 }
 
-/// `POST /v1/models/{name}/rollback`: ends a canary, or pushes an earlier version again, as the newest.
+/// `POST /v1/models/{name}/rollback`: ends a canary, or pushes an earlier version again, as the
+/// newest.
 async fn roll_back(
     State(node): NodeExtractor,
     Extension(content): Extension<Content>,

@@ -92,7 +92,8 @@ impl fmt::Display for Grant {
 pub struct Caller {
     /// Tenant on whose behalf the request runs.
     pub(crate) tenant: TenantId,
-    /// Permissions of the client's token; none if the client may do everything that the tenant may do.
+    /// Permissions of the client's token; none if the client may do everything that the tenant may
+    /// do.
     grant: Option<Grant>,
     /// Whether the client has no token: it calls a public function of the tenant.
     pub(crate) is_anonymous: bool,

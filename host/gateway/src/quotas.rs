@@ -161,8 +161,8 @@ impl Quotas {
         self.config.values(tenant)
     }
 
-    /// Counts a request of a client of `tenant`, or rejects it. `is_anonymous`: whether the client has
-    /// no token.
+    /// Counts a request of a client of `tenant`, or rejects it. `is_anonymous`: whether the client
+    /// has no token.
     pub(crate) fn admit(&self, tenant: &TenantId, is_anonymous: bool) -> Result<RequestPermit, ApiError> {
         let usage = self.usage(tenant);
         let permit = usage.clone().enter(is_anonymous).ok_or_else(|| {

@@ -4,9 +4,10 @@
 //! a token of the node: a JSON Web Token (RFC 7519), signed by a key that the provider publishes.
 //! Claims of the token state the tenant and the permissions of the client.
 //!
-//! [`Provider::follow`] fetches the provider's keys (OpenID Connect Discovery 1.0, RFC 7517) apart from
-//! requests, and [`Provider::verify`] checks a token with the keys in memory. It waits for a fetch
-//! only if a token has an unknown key, which the provider may have created since the last fetch.
+//! [`Provider::follow`] fetches the provider's keys (OpenID Connect Discovery 1.0, RFC 7517) apart
+//! from requests, and [`Provider::verify`] checks a token with the keys in memory. It waits for a
+//! fetch only if a token has an unknown key, which the provider may have created since the last
+//! fetch.
 
 mod claims;
 mod config;

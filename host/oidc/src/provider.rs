@@ -186,8 +186,8 @@ impl Provider {
         OidcGrant::from_claims(&claims, &self.settings).map_err(OidcError::Invalid)
     }
 
-    /// The newest keys. Waits for a fetch if no key has the name `id`, unless one was made a moment ago:
-    /// clients without a valid token must not make the node ask the provider again and again.
+    /// The newest keys. Waits for a fetch if no key has the name `id`, unless one was made a moment
+    /// ago: clients without a valid token must not make the node ask the provider again and again.
     async fn keys_with(&self, id: Option<&str>) -> Result<Arc<ProviderKeys>, OidcError> {
         let mut changes = self.fetched.subscribe();
         let fetched = changes.borrow_and_update().clone();

@@ -1,8 +1,8 @@
 //! Mutual TLS between the nodes of a cluster.
 //!
 //! Each node has a certificate of the cluster's authority, and accepts only nodes that have one. The
-//! files are followed: a node that the revocation list names is refused from the next look on, also on
-//! connections that are open.
+//! files are followed: a node that the revocation list names is refused from the next look on, also
+//! on connections that are open.
 
 use crate::files::{Stamp, read_certificates, read_crls, read_key};
 use crate::{NodeTlsConfig, TlsError, provider};

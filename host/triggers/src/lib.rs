@@ -3,9 +3,9 @@
 //!
 //! Modules, in the order of a trigger's life: `plan` checks the settings and prepares the requests;
 //! `schedule` computes the ticks; `change` serves clients; `index` mirrors all triggers in memory and
-//! selects the next tick, by the changes that `follow` applies; `work` handles ticks that are due, and
-//! `decision` chooses their outcome; `messages` reads streams; `events` takes the events of clients,
-//! and `event` has the format of both.
+//! selects the next tick, by the changes that `follow` applies; `work` handles ticks that are due,
+//! and `decision` chooses their outcome; `messages` reads streams; `events` takes the events of
+//! clients, and `event` has the format of both.
 //!
 //! The state of a trigger names its latest tick. One transaction writes the invocation of a tick and
 //! the new state, and compares the settings and the old state. A tick therefore has one outcome in

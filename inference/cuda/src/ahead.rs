@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle};
 
-/// Thread that repeats a step. It ends when the step returns false or, when this handle is dropped, after
-/// the current step.
+/// Thread that repeats a step. It ends when the step returns false or, when this handle is dropped,
+/// after the current step.
 pub(crate) struct AheadThread {
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,

@@ -257,8 +257,8 @@ impl Types {
 /// Locations of a graph's values.
 struct Places {
     memory: MemoryPlan,
-    /// Offset of the workspace in the arena. All operations share the workspace; steps whose parts of it
-    /// overlap are ordered.
+    /// Offset of the workspace in the arena. All operations share the workspace; steps whose parts
+    /// of it overlap are ordered.
     workspace: u64,
     constants: Vec<Bytes>,
     constant_of: HashMap<ValueId, usize>,
@@ -290,7 +290,8 @@ impl Places {
         }
     }
 
-    /// Returns the bytes of the arena that a node uses. `workspace_bytes` is the workspace of its kernels.
+    /// Returns the bytes of the arena that a node uses. `workspace_bytes` is the workspace of its
+    /// kernels.
     fn memory_of(&self, node: &GraphNode, types: &Types, workspace_bytes: u64) -> StepMemory {
         let ranges = |ids: &[Option<ValueId>], types: &[Option<TensorType>]| {
             let range = |(id, tensor): (&Option<ValueId>, &Option<TensorType>)| {

@@ -131,7 +131,8 @@ impl Weights {
         }
         gpu.make_room_for_weights(missing_bytes);
         let held = gpu.tensors.acquire(groups)?.into_iter().flatten();
-        // The transfer starts first: to read ahead takes time even if the files are in the page cache.
+        // The transfer starts first: to read ahead takes time even if the files are in the page
+        // cache.
         let read_ahead = read_ahead(files.transferred);
         let mut by_index: Vec<_> = order.into_iter().zip(held).collect();
         by_index.sort_unstable_by_key(|(index, _)| *index);

@@ -97,8 +97,8 @@ fn reversed(tensor: &Tensor, arena: &Arena) -> Option<Tensor> {
     let mut data = arena.with_capacity(tensor.data().len()).ok()?;
     let largest = numbers(tensor).map_or(0.0, |values| largest(&values));
     for (index, element) in tensor.data().rchunks_exact(element_bytes).enumerate() {
-        // By at least 0.25, so that zeroes change, and by most of the largest element, so that means and
-        // sums over both requests differ by more than rounding.
+        // By at least 0.25, so that zeroes change, and by most of the largest element, so that
+        // means and sums over both requests differ by more than rounding.
         let moved = |value: f64| value * 0.5 + 0.75 * largest + 0.25 + (index % 5) as f64 / 16.0;
         let written = match tensor.element_type() {
             ElementType::Fp32 => {

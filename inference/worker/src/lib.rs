@@ -4,12 +4,12 @@
 //! Each engine defines the requests and replies of its workers. This crate has the parts that all
 //! engines use:
 //!
-//! - [`Process`] is a running worker, which is killed on drop. Its standard error becomes lines of the
-//!   node's log.
+//! - [`Process`] is a running worker, which is killed on drop. Its standard error becomes lines of
+//!   the node's log.
 //! - [`Control`] is the socket that the main thread of a worker reads: new connections and
 //!   cancellations ([`ControlMessage`]). The worker ends when the socket closes.
-//! - [`WorkerConnection`] carries one request at a time, and [`ConnectionPool`] lends idle connections.
-//!   [`ServedConnection`] is its end in the worker.
+//! - [`WorkerConnection`] carries one request at a time, and [`ConnectionPool`] lends idle
+//!   connections. [`ServedConnection`] is its end in the worker.
 //! - [`Forecast`] decides when a thread that waits for a message polls instead of sleeping.
 //! - [`send`] and [`receive`] exchange length-prefixed JSON messages; [`send_files`] and
 //!   [`receive_files`] pass open files after a message.

@@ -16,7 +16,8 @@ use weir_worker::{ConnectionFiles, Control, ControlMessage, Forecast, receive_co
 const MIB: u64 = 1 << 20;
 
 /// Runs `attack` as a worker does: with the files of a connection, and confined like the worker of a
-/// device. Returns the attacks that succeeded, and the connection's and the arena's length thereafter.
+/// device. Returns the attacks that succeeded, and the connection's and the arena's length
+/// thereafter.
 fn attacked_by(attack: fn(&ConnectionFiles) -> Vec<&'static str>) -> (Vec<String>, u64, Vec<u8>) {
     let arena = Arena::new(4 * MIB);
     let shared = arena.share().unwrap();

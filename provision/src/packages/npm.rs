@@ -22,8 +22,9 @@ impl NodeModules {
         Self { project: folder.to_owned(), npm: None }
     }
 
-    /// Installs with the script `npm_cli` of npm, run by the program `node`, instead of this machine's
-    /// npm. Node.js then trusts the certificate authorities of the system, as pip and curl do.
+    /// Installs with the script `npm_cli` of npm, run by the program `node`, instead of this
+    /// machine's npm. Node.js then trusts the certificate authorities of the system, as pip and
+    /// curl do.
     #[must_use]
     pub fn with_npm(self, node: &Path, npm_cli: &Path) -> Self {
         Self { npm: Some((node.to_owned(), npm_cli.to_owned())), ..self }

@@ -196,8 +196,8 @@ impl RequiredCopies {
         self.place_at_ns = self.place_at_ns.map(|place_at_ns| place_at_ns.saturating_add(LOST_GRACE_NS));
     }
 
-    /// Releases the copies on a device that runs nothing for now. A device that was lost soon after it
-    /// got a copy may have been lost by it, which counts as a failure.
+    /// Releases the copies on a device that runs nothing for now. A device that was lost soon after
+    /// it got a copy may have been lost by it, which counts as a failure.
     pub(super) fn device_down(
         &mut self,
         device: DeviceKey,
@@ -273,9 +273,9 @@ impl RequiredCopies {
         self.place_at_ns = is_missing.then(|| now_ns.saturating_add(after_ns));
     }
 
-    /// The device for one more copy of a model: on a node without a copy if possible, then one that has
-    /// the model in memory, then the one that loses least by the load. Copies are on processors only
-    /// if no accelerator can run the model.
+    /// The device for one more copy of a model: on a node without a copy if possible, then one that
+    /// has the model in memory, then the one that loses least by the load. Copies are on processors
+    /// only if no accelerator can run the model.
     fn best_device(
         &self,
         at: usize,

@@ -86,7 +86,8 @@ impl Scheduler {
         self.admission.watch(invocation, self.now_ns);
     }
 
-    /// Releases the reservation of a step that will not arrive. Returns whether the invocation is one.
+    /// Releases the reservation of a step that will not arrive. Returns whether the invocation is
+    /// one.
     pub(super) fn release_step(&mut self, step: InvocationId) -> bool {
         let is_expected = self.admission.is_expected(step);
         if let Some(request) = self.admission.release(step, &self.view) {

@@ -42,7 +42,8 @@
 //!
 //! The bound does not know which copies share a device. It is therefore lower than the latency of
 //! the best schedule, most of all where memory forces models that are requested at the same time
-//! onto the same device. [`improve_schedule`](super::improve_schedule) computes a schedule for comparison.
+//! onto the same device. [`improve_schedule`](super::improve_schedule) computes a schedule for
+//! comparison.
 
 mod ascent;
 mod least;

@@ -16,8 +16,8 @@ use weir_types::{
 /// Runs a workflow as a whole on one device if the workflow meets its objectives there. Otherwise its
 /// steps get separate reservations, or it is rejected.
 ///
-/// Each device belongs to another node and runs one invocation at a time. The steps of a whole run one
-/// after the other. A platform stands for each kind of device, so there are at most
+/// Each device belongs to another node and runs one invocation at a time. The steps of a whole run
+/// one after the other. A platform stands for each kind of device, so there are at most
 /// [`WorkflowPolicyKind::NODE_KINDS_MAX`](super::WorkflowPolicyKind::NODE_KINDS_MAX) kinds.
 pub(super) struct NodeWorkflows {
     scheduler: Scheduler,
@@ -126,8 +126,8 @@ impl NodeWorkflows {
         }
     }
 
-    /// Reports an admission, unless the workflow is only tried: a trial has not waited, and misses its
-    /// objectives by its estimate.
+    /// Reports an admission, unless the workflow is only tried: a trial has not waited, and misses
+    /// its objectives by its estimate.
     fn note_admission(
         &self,
         now_ns: u64,

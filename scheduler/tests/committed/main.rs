@@ -351,7 +351,8 @@ fn load_estimate_follows_the_tier_of_the_bytes() {
     let from_memory = estimates(1, StorageTier::Memory, None);
     close(from_memory.load_time_ns, 20 * SECOND / 1024);
     assert_eq!(from_memory.load_by_tier.memory_ns, from_memory.load_time_ns);
-    // Another model's transfer from the object store took 10 s per GiB. The fetched file is in memory.
+    // Another model's transfer from the object store took 10 s per GiB. The fetched file is in
+    // memory.
     let transfer =
         MeasuredTransfer { from: StorageTier::ObjectStore, bytes: 1024 * MIB, time_ns: 10 * SECOND };
     let fetched = estimates(0, StorageTier::ObjectStore, Some(transfer));

@@ -56,8 +56,12 @@ async fn workflow_steps_run_on_the_nodes_with_their_models() {
         resident.extend(node.status().await.devices.into_iter().map(|device| device.resident));
     }
     resident.sort();
-    assert_eq!(resident, [["a:1"], ["b:1"]], "each node has one of them");
-    assert_eq!(cluster.metric("weir_phase_seconds_count", "phase=\"model_load\"").await, 2.0, "and kept it");
+    assert_eq!(resident, [["a:1"], ["b:1"]], "each node has one of the models");
+    assert_eq!(
+        cluster.metric("weir_phase_seconds_count", "phase=\"model_load\"").await,
+        2.0,
+        "a model was loaded again"
+    );
     let runs = async |labels: &str| cluster.metric("nv_inference_request_success", labels).await;
     assert_eq!(runs("model=\"w\",version=\"1\"").await, 6.0);
     let all = runs("model=\"w\"").await;

@@ -48,7 +48,7 @@ async fn stopping_node_releases_its_queued_invocations() {
     }
     for invocation in &accepted {
         let seen = cluster.nodes[0].invocation(invocation.id).await;
-        assert_eq!(seen.status, InvocationStatus::Queued, "it is claimed by a node that lives");
+        assert_eq!(seen.status, InvocationStatus::Queued, "the invocation is claimed by a live node");
     }
     let stopped = idle.stop().await;
     for (number, invocation) in accepted.iter().enumerate() {
@@ -76,13 +76,13 @@ async fn any_node_answers_waits_and_cancels_for_others() {
     let later = one.accepted(keyed(one)).await;
     assert_eq!(other.ended(later.id).await.status, InvocationStatus::Done);
     assert_eq!(other.result(later.id).await.text(), "body");
-    assert_eq!(other.accepted(keyed(other)).await.id, later.id, "a key counts on all nodes");
+    assert_eq!(other.accepted(keyed(other)).await.id, later.id, "an idempotency key is valid on all nodes");
 
     let endless = one.post_later("/fn/f/sleep", "").await;
     other.until(endless.id, InvocationStatus::Running).await;
     let cancelled: Invocation = other.delete(&format!("/v1/invocations/{}", endless.id)).await.ok().json();
     assert_eq!(cancelled.status, InvocationStatus::Cancelled);
-    eventually("the guest is gone", async || {
+    eventually("the end of the guest", async || {
         (cluster.metric("weir_invocations_running", "").await == 0.0).then_some(())
     })
     .await;
@@ -130,13 +130,13 @@ async fn invocations_are_rejected_during_a_datastore_outage_and_resume_after_it(
     assert_eq!(node.post("/fn/echo", "at once").await.ok().text(), "at once");
     cluster.etcd.run();
     let node = &cluster.nodes[0];
-    eventually("the datastore is there", async || {
+    eventually("the return of the datastore", async || {
         node.get(&format!("/v1/invocations/{}", running.id)).await.is_ok().then_some(())
     })
     .await;
     assert_eq!(node.ended(running.id).await.status, InvocationStatus::Done);
     assert_eq!(node.result(running.id).await.text(), "napped\n");
-    let later = eventually("one more is accepted", async || {
+    let later = eventually("the acceptance of an invocation", async || {
         let answer = node.send(node.later(reqwest::Method::POST, "/fn/echo").body("again")).await;
         (answer.status == 202).then(|| answer.json::<Invocation>())
     })

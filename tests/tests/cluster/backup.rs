@@ -8,7 +8,8 @@ use weir_types::api::InvocationStatus;
 
 const ROW: &str = r#"{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [0, 0, 0, 1]}]}"#;
 
-/// Runs `weir restore` for a cluster. Returns standard output, or standard error if the command fails.
+/// Runs `weir restore` for a cluster. Returns standard output, or standard error if the command
+/// fails.
 async fn restore(etcd: &Etcd, s3: &S3, file: &Path) -> Result<String, String> {
     let builder = TestNode::builder();
     let mut command = Command::new(builder.binary());

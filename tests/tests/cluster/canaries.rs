@@ -46,7 +46,7 @@ async fn canary_that_fails_on_one_node_is_rolled_back_on_all() {
         assert_eq!(node.get("/fn/f/behave").await.ok().header("weir-version"), Some("1"));
     }
     let events: EventPage = other.get("/v1/events?name=f&kind=canary-rolled-back").await.ok().json();
-    let [event] = &events.events[..] else { panic!("one decision: {events:?}") };
+    let [event] = &events.events[..] else { panic!("expected one decision: {events:?}") };
     assert_eq!(event.kind, EventKind::CanaryRolledBack);
     assert!(event.text.contains("because more calls fail"), "{}", event.text);
 }

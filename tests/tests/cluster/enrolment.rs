@@ -140,13 +140,16 @@ fn tokens_and_names_are_used_once() {
     };
     assert!(refused(folder, &attempt("two", token)).contains("for the node one"));
     join(folder, address, "one", token);
-    assert!(refused(folder, &attempt("one", token)).contains("weir cluster renew"), "it would lose its key");
+    assert!(
+        refused(folder, &attempt("one", token)).contains("weir cluster renew"),
+        "a second join would replace the key of the node"
+    );
     std::fs::rename(folder.join("one"), folder.join("moved")).unwrap();
     assert!(refused(folder, &attempt("one", token)).contains("used up"));
     let token = done(folder, "cluster ca token create");
     let token = token.trim();
     assert!(refused(folder, &attempt("one", token)).contains("weir cluster ca revoke one"));
-    assert!(!folder.join("one").exists(), "nothing is written before the certificate is there");
+    assert!(!folder.join("one").exists(), "files were written without a certificate");
     done(folder, "cluster ca revoke one");
     join(folder, address, "one", token);
     assert!(done(folder, "cluster ca token list").contains("no join tokens"));
@@ -183,8 +186,8 @@ fn nodes_renew_until_they_are_revoked() {
     done(folder, "cluster ca revoke two");
     let renew = format!("cluster renew {address} --folder");
     done(folder, &format!("{renew} one"));
-    assert_eq!(read("one/cert.pem"), certificate, "it is valid for a year");
-    assert_ne!(read("one/crl.pem"), crl, "node two is revoked");
+    assert_eq!(read("one/cert.pem"), certificate, "a certificate that is valid for a year was replaced");
+    assert_ne!(read("one/crl.pem"), crl, "the revocation list lacks node two");
     for _ in 0..2 {
         done(folder, &format!("{renew} one --within-days 400"));
     }

@@ -53,7 +53,7 @@ async fn chain(free_percent_max: u64) -> (TestCluster, [usize; 3]) {
     cluster.nodes[0].post("/v2/models/w/infer", request(2)).await.ok();
     let mut holders = [0; 3];
     for (holder, model) in holders.iter_mut().zip(["a:1", "b:1", "c:1"]) {
-        *holder = cluster.holder(model).await.expect("it was run somewhere");
+        *holder = cluster.holder(model).await.expect("no node has the model");
     }
     (cluster, holders)
 }
@@ -102,11 +102,15 @@ async fn intermediates_bypass_the_called_node() {
     assert_eq!(received, [0.0; 3], "an intermediate passed through the asked node");
     assert_eq!((kept[expected[0][2]], kept[expected[1][2]]), (BYTES, BYTES), "{kept:?}");
     assert_eq!((taken[expected[0][3]], taken[expected[1][3]]), (BYTES, BYTES), "{taken:?}");
-    eventually("nothing is kept after the run", async || {
+    eventually("the release of all intermediates after the run", async || {
         (cluster.metric("weir_intermediates_bytes", "").await == 0.0).then_some(())
     })
     .await;
-    assert_eq!(cluster.metric("weir_intermediates_expired_total", "").await, 0.0, "they were let go of");
+    assert_eq!(
+        cluster.metric("weir_intermediates_expired_total", "").await,
+        0.0,
+        "intermediates expired instead of being released"
+    );
 }
 
 #[tokio::test]
@@ -198,7 +202,7 @@ async fn intermediates_of_a_lost_node_are_recomputed() {
         request["inputs"].as_array_mut().unwrap().push(slow);
         asked.post("/v2/models/lost/infer", request.to_string()).await
     });
-    let holder = eventually("the first step leaves what it gives", async || {
+    let holder = eventually("the output of the first step", async || {
         let kept = metrics(&cluster, "weir_intermediates").await;
         kept.iter().position(|kept| *kept > 0.0)
     })

@@ -18,7 +18,11 @@ async fn calls_run_on_the_node_that_has_the_model() {
             assert_eq!((answer.status, &answer.body[..]), (200, &INPUT[..]), "in round {round}");
         }
     }
-    assert_eq!(cluster.metric("weir_cold_starts_total", "cause=\"model\"").await, 1.0, "it was loaded again");
+    assert_eq!(
+        cluster.metric("weir_cold_starts_total", "cause=\"model\"").await,
+        1.0,
+        "the model was loaded again"
+    );
     assert_eq!(cluster.metric("weir_invocations_forwarded_total", "").await, 8.0);
     // Each call was counted once, on the node where it ran.
     assert_eq!(cluster.metric("weir_invocations_total", "function=\"infer\"").await, 12.0);
@@ -60,7 +64,7 @@ async fn models_too_large_for_one_node_spread_over_nodes() {
         }
     }
     let loads = cluster.metric("weir_cold_starts_total", "cause=\"model\"").await;
-    assert_eq!(loads, 3.0, "each model has a node of its own");
+    assert_eq!(loads, 3.0, "each model was loaded once, on a separate node");
     let mut holders = Vec::new();
     for model in ["a:1", "b:1", "c:1"] {
         holders.push(cluster.holder(model).await.unwrap());
@@ -130,7 +134,11 @@ async fn inferences_run_on_the_node_that_has_the_model() {
             assert_eq!(answer["outputs"][0]["data"][0], 0.5, "{answer}");
         }
     }
-    assert_eq!(cluster.metric("weir_cold_starts_total", "cause=\"model\"").await, 1.0, "it was loaded again");
+    assert_eq!(
+        cluster.metric("weir_cold_starts_total", "cause=\"model\"").await,
+        1.0,
+        "the model was loaded again"
+    );
     assert_eq!(cluster.metric("weir_invocations_forwarded_total", "").await, 2.0);
     assert_eq!(cluster.metric("nv_inference_request_success", "model=\"m\"").await, 4.0);
 }
@@ -172,7 +180,7 @@ async fn scheduler_recordings_can_be_replayed() {
         assert!(replayed.status.success(), "{}", String::from_utf8_lossy(&replayed.stderr));
         records += 1;
     }
-    assert!(records >= 3, "each node has had a scheduler");
+    assert!(records >= 3, "a node has no record of its scheduler");
 }
 
 /// A node that does not know the model yet does not run it; the calling node runs it.
@@ -213,7 +221,11 @@ async fn model_runs_on_a_node_with_the_required_device() {
         assert!(answer.header("weir-device").is_some_and(|device| device.starts_with("fake:")), "{answer:?}");
         node.post(INFER, &INPUT[..]).await.ok();
     }
-    assert_eq!(cluster.metric("weir_cold_starts_total", "cause=\"model\"").await, 1.0, "it was loaded again");
+    assert_eq!(
+        cluster.metric("weir_cold_starts_total", "cause=\"model\"").await,
+        1.0,
+        "the model was loaded again"
+    );
     assert_eq!(cluster.holder("m:1").await, Some(1));
     eventually("the news of the devices", async || {
         let status = cluster.nodes[0].status().await.cluster.unwrap();
@@ -255,7 +267,7 @@ async fn calls_avoid_a_device_lost_by_another_node() {
     };
     let lost = eventually("the loss", lost).await;
     // Until the dispatcher knows about the loss, calls may still fail.
-    eventually("calls that go past it", async || {
+    eventually("a call on another device than the lost one", async || {
         let answer = cluster.nodes[0].post("/v2/models/m/infer", request.clone()).await;
         let device = answer.header("weir-device").filter(|_| answer.is_ok())?;
         assert_ne!(device, lost);

@@ -19,8 +19,8 @@ fn files(node: &TestNode) -> BTreeSet<String> {
     names.filter(|name| !name.starts_with('.')).collect()
 }
 
-/// Names of the files that loads of the models read: the other files are uploads, which no node fetches,
-/// and results of their preparation.
+/// Names of the files that loads of the models read: the other files are uploads, which no node
+/// fetches, and results of their preparation.
 fn loaded_files(node: &TestNode) -> BTreeSet<String> {
     let is_prepared = |document: &Value| document["variants"].is_array();
     let read = |name: &String| std::fs::read(node.data().join("models").join(name)).unwrap();

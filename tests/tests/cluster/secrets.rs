@@ -31,7 +31,7 @@ async fn nodes_with_a_different_secret_are_rejected() {
     // A node with another secret could register in the datastore and become an unreachable
     // dispatcher.
     let stranger = cluster.node().set("cluster.secret_file", theirs.display()).try_start().await;
-    let Err(log) = stranger else { panic!("it started") };
+    let Err(log) = stranger else { panic!("the node started") };
     assert!(log.contains("has another secret") && log.contains("--secret-file"), "{log}");
     assert_eq!(node.status().await.cluster.unwrap().nodes.len(), 2);
 }
@@ -44,7 +44,7 @@ async fn nodes_with_tokens_do_not_start_without_a_secret() {
     }
     let cluster = TestCluster::builder().start(1).await;
     let Err(log) = cluster.node().tokens(&["0123456789abcdef"]).try_start().await else {
-        panic!("it started")
+        panic!("the node started")
     };
     assert!(log.contains("--secret-file"), "{log}");
 }

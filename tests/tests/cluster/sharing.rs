@@ -159,8 +159,8 @@ async fn workflows_replicate_to_all_nodes() {
     }
 }
 
-/// Any node runs a function, model or workflow right after its deployment at another node, even if its
-/// watch has not reported the deployment yet.
+/// Any node runs a function, model or workflow right after its deployment at another node, even if
+/// its watch has not reported the deployment yet.
 #[tokio::test]
 async fn deployments_can_be_called_at_other_nodes_at_once() {
     if !Etcd::is_installed() {
@@ -348,7 +348,7 @@ async fn objects_are_readable_and_deletable_on_all_nodes() {
     assert!(c.put("/fn/objects/kept", "of c").await.is_ok());
     for node in &cluster.nodes {
         let is_new = async || (node.get("/v1/objects/kept/data").await.ok().text() == "of c").then_some(());
-        eventually("what c has put", is_new).await;
+        eventually("the object that c has put", is_new).await;
     }
     assert!(b.delete("/v1/objects/kept").await.is_ok());
     for node in &cluster.nodes {

@@ -59,8 +59,8 @@ fn load_times_ms(nodes: &[Value], explained: &Value) -> Vec<u64> {
     nodes.iter().map(time_of).collect()
 }
 
-/// Calls a function that is rejected once its run time is known, because it misses its SLO. Returns how
-/// the rejection is explained.
+/// Calls a function that is rejected once its run time is known, because it misses its SLO. Returns
+/// how the rejection is explained.
 async fn probe(node: &TestNode) -> Option<Value> {
     let request = node.request(Method::POST, "/fn/probe/m?shape=1,1").header("weir-request-id", "probe");
     let answer = node.send(request.body(1_f32.to_le_bytes().to_vec())).await;
@@ -123,8 +123,8 @@ async fn cold_model_is_placed_on_the_node_that_has_its_files() {
         return;
     }
     let cluster = TestCluster::builder().set("models.backend", "fake").start(2).await;
-    // Only the node that a model was pushed to has its files. It is called through the other node, until
-    // the dispatcher has heard of a model before its first call.
+    // Only the node that a model was pushed to has its files. It is called through the other node,
+    // until the dispatcher has heard of a model before its first call.
     for at in [0, 1] {
         let expected = ["memory_ns", "object_store_ns"];
         let expected = [expected[at], expected[1 - at]].map(Some);

@@ -111,7 +111,7 @@ async fn trace_of_a_workflow_over_two_nodes_and_three_languages_is_complete() {
     let second = nodes(&spans, "POST /v2/models/see-image-ts/infer");
     assert!(first.len() == 1 && second.len() == 1 && first != second, "{first:?} {second:?} {spans:#?}");
     let count = |name: &str| spans.iter().filter(|span| span.name() == name).count();
-    assert_eq!(count("guest"), 3, "one for each language: {spans:#?}");
+    assert_eq!(count("guest"), 3, "one guest span for each language: {spans:#?}");
     assert_eq!(count("model_run"), 2, "{spans:#?}");
     let forwarded = spans.iter().find(|span| span.name() == "POST /v2/models/see-image-ts/infer").unwrap();
     let above = spans.iter().find(|span| span.id() == forwarded.parent_id()).unwrap();
@@ -154,5 +154,5 @@ async fn forwarded_call_without_sampling_has_no_spans_on_any_node() {
     let ours = eventually("the spans of forwarded calls", ended).await;
     let roots = ours.iter().filter(|span| span.parent_id().is_empty());
     let nodes: BTreeSet<_> = roots.map(|span| span.resource["service.instance.id"].clone()).collect();
-    assert_eq!(nodes.len(), 1, "only the node that a client called chooses: {ours:#?}");
+    assert_eq!(nodes.len(), 1, "only the node that received the call samples it: {ours:#?}");
 }

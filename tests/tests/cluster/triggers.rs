@@ -70,7 +70,7 @@ async fn all_nodes_show_and_change_a_trigger() {
     one.post("/v1/triggers/t/run", "").await.ok();
     let paused: Trigger = one.post("/v1/triggers/t/pause", "").await.ok().json();
     tokio::time::sleep(std::time::Duration::from_secs(3)).await;
-    assert_eq!(show(other).await.unwrap().ticks, paused.ticks, "no node has a tick");
+    assert_eq!(show(other).await.unwrap().ticks, paused.ticks, "a paused trigger has ticked");
     one.delete("/v1/triggers/t").await.ok();
     eventually("the deletion", async || {
         let listed: Vec<Trigger> = other.get("/v1/triggers").await.ok().json();

@@ -70,7 +70,7 @@ fn every_pod_has_a_network_policy_and_etcd_serves_only_nodes_and_peers() {
         let found = policies.iter().find(|policy| app(&policy["spec"]["podSelector"]["matchLabels"]) == name);
         found.unwrap_or_else(|| panic!("no policy for {name:?}"))
     };
-    assert_eq!(of_app("")["spec"]["policyTypes"][0], "Ingress", "everything else is denied");
+    assert_eq!(of_app("")["spec"]["policyTypes"][0], "Ingress", "pods without a policy accept no traffic");
     assert!(of_app("")["spec"]["ingress"].is_null());
     for set in of_kind("StatefulSet") {
         of_app(&app(&set["spec"]["template"]["metadata"]["labels"]));
@@ -79,12 +79,12 @@ fn every_pod_has_a_network_policy_and_etcd_serves_only_nodes_and_peers() {
         .as_sequence()
         .unwrap()
         .iter()
-        .flat_map(|rule| rule["from"].as_sequence().expect("it admits all pods"))
+        .flat_map(|rule| rule["from"].as_sequence().expect("the rule admits all pods"))
         .map(|from| app(&from["podSelector"]["matchLabels"]))
         .collect();
     assert_eq!(clients, BTreeSet::from(["weir".to_owned(), "weir-etcd".to_owned()]));
     let egress = of_app("weir")["spec"]["egress"].as_sequence().unwrap();
     let blocks = egress.iter().filter_map(|rule| rule["to"].as_sequence()).flatten();
     let all = blocks.map(|to| &to["ipBlock"]).find(|block| block["cidr"] == "0.0.0.0/0").unwrap();
-    assert_eq!(all["except"][0], "169.254.0.0/16", "metadata services");
+    assert_eq!(all["except"][0], "169.254.0.0/16", "metadata services are reachable");
 }

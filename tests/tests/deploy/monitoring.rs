@@ -93,7 +93,7 @@ fn every_alert_says_what_is_wrong_and_what_to_do() {
         }
         let severity = rule["labels"]["severity"].as_str().unwrap_or_default();
         assert!(["critical", "warning", "info"].contains(&severity), "{name}: {severity:?}");
-        assert!(names.insert(name.clone()), "{name} is there twice");
+        assert!(names.insert(name.clone()), "{name} is defined twice");
     }
 }
 

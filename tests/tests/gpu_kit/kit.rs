@@ -138,7 +138,7 @@ impl KitStep {
     pub(crate) fn part(&self, name: &str) -> String {
         let summary = self.text("summary.txt");
         let line = summary.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
-        line.unwrap_or_else(|| panic!("nothing of {name}:\n{summary}")).to_owned()
+        line.unwrap_or_else(|| panic!("the summary has no line about {name}:\n{summary}")).to_owned()
     }
 }
 

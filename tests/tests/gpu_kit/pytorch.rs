@@ -68,7 +68,7 @@ fn rows_are_compared_with_the_doctors_checks() {
     fs::write(&doctor, r#"{"checks": [{"wh"#).unwrap();
     let run = pytorch(folder.path(), "", &["--beside", beside]);
     assert!(run.code == Some(0) && run.said.contains("nothing is compared"), "{}", run.said);
-    assert_eq!(run.rows.len(), WAYS.len(), "they were measured before");
+    assert_eq!(run.rows.len(), WAYS.len(), "rows that were measured before are lost");
 }
 
 #[test]
@@ -81,7 +81,12 @@ fn hung_row_is_recorded_and_repeated_by_the_next_run() {
     assert!(run.rows.iter().any(|row| row.2.contains("longer than 2 s")), "{:?}", run.rows);
     let run = pytorch(folder.path(), "", &[]);
     assert_eq!((run.code, split(&run).0.len()), (Some(0), 5), "{}", run.said);
-    assert_eq!(run.said.matches("PyTorch, ").count(), 1, "the others were measured before: {}", run.said);
+    assert_eq!(
+        run.said.matches("PyTorch, ").count(),
+        1,
+        "rows that were measured before were measured again: {}",
+        run.said
+    );
 }
 
 #[test]
@@ -109,5 +114,5 @@ fn rows_of_another_torch_version_are_rejected() {
     fs::write(folder.path().join("pytorch.json"), of_another.to_string()).unwrap();
     let run = pytorch(folder.path(), "", &[]);
     assert!(run.code == Some(2) && run.said.contains("remove it, or give another"), "{}", run.said);
-    assert_eq!(run.file, of_another, "it is as it was");
+    assert_eq!(run.file, of_another, "the file of the other version was changed");
 }

@@ -74,8 +74,12 @@ fn whole_procedure_passes_on_a_healthy_device() {
     let rows = rows["rows"].as_array().expect("rows");
     assert!(rows.iter().all(|row| row["passed"] == true), "{rows:?}");
     let compared = rows.iter().filter(|row| row["what"].as_str().is_some_and(|what| what.contains("Weir, ")));
-    assert_eq!(compared.count(), 0, "the doctor has run another model");
-    assert_eq!(rows.len(), 2 * 2 * 3 + 2, "three ways in two precisions and batches; processes and streams");
+    assert_eq!(compared.count(), 0, "rows of different models were compared");
+    assert_eq!(
+        rows.len(),
+        2 * 2 * 3 + 2,
+        "two precisions, two batches and three ways, and the rows of processes and streams"
+    );
 }
 
 #[test]
@@ -117,7 +121,10 @@ fn faulting_or_hung_case_is_recorded_and_other_parts_run() {
         let failed: Vec<_> = checks.iter().filter(|check| check["passed"] == false).collect();
         let detail = failed[0]["detail"].as_str().unwrap_or_default();
         assert!(failed.len() == 1 && detail.contains(why), "{failed:?}");
-        assert!(checks.iter().any(|check| check["case"] == "top 5, fp32, own"), "the case behind it has run");
+        assert!(
+            checks.iter().any(|check| check["case"] == "top 5, fp32, own"),
+            "the case after the failed case did not run"
+        );
     }
 }
 

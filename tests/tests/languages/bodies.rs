@@ -33,12 +33,12 @@ async fn go_streams_bodies_larger_than_its_memory() {
     node.deploy_with(name, limits, function(name)).await;
     let body = bytes(24 << 20);
     let answer = node.post(&format!("/fn/{name}/"), body.clone()).await.ok();
-    assert!(answer.body == body, "{} bytes came back", answer.body.len());
+    assert!(answer.body == body, "the response has other content, of {} bytes", answer.body.len());
     // As a tensor, the body bypasses the function's memory.
     let answer = node.post(&format!("/fn/{name}/tensor"), body.clone()).await;
     let elements = (body.len() / 4).to_string();
     assert_eq!((answer.status, &answer.headers["echo-elements"]), (201, &elements.parse().unwrap()));
-    assert!(answer.body == body, "{} bytes came back", answer.body.len());
+    assert!(answer.body == body, "the response has other content, of {} bytes", answer.body.len());
     let refusal = node.post(&format!("/fn/{name}/tensor"), "five!").await;
     assert_eq!(refusal.status, 400, "{}", refusal.text());
 }

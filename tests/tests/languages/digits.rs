@@ -71,7 +71,7 @@ async fn the_answers_are_the_same(node: &TestNode, others: &[(&str, bool)]) {
                     continue;
                 }
                 let answer = node.post(&format!("/fn/{name}/"), body.clone()).await.ok();
-                assert_eq!(numbers(&answer), numbers(&reference), "{name} reads {digit} otherwise");
+                assert_eq!(numbers(&answer), numbers(&reference), "{name} classifies {digit} differently");
             }
         }
     }
@@ -105,7 +105,7 @@ async fn a_thousand_calls_leave_nothing_behind(node: &TestNode, name: &str) {
         for call in 0..calls {
             let at = call % bodies.len();
             let answer = node.post(&path, bodies[at].clone()).await.ok();
-            assert_eq!(answer.body, answers[at], "{name} reads {at} otherwise at call {call}");
+            assert_eq!(answer.body, answers[at], "{name} classifies image {at} differently in call {call}");
         }
     };
     call_often(CALLS_BEFORE).await;

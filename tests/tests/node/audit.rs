@@ -76,7 +76,11 @@ async fn failed_authentications_are_counted_and_slowed_and_others_are_not() {
     let slow = stranger.clone();
     let slow = tokio::spawn(async move { slow.get("/v1/functions").await.status });
     assert_eq!(node.with_token(TOKEN).get("/v1/functions").await.status, 200);
-    assert_eq!(node.client().get("/v1/functions").await.status, 401, "no token is no guess");
+    assert_eq!(
+        node.client().get("/v1/functions").await.status,
+        401,
+        "a request without a token is answered at once"
+    );
     assert!(!slow.is_finished(), "the ninth attempt waits 0.8 s");
     assert_eq!(slow.await.unwrap(), 401);
     let operator = node.with_token("operator90123456");

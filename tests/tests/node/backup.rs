@@ -17,8 +17,8 @@ const ACME: &str = "acme-token-0123456789";
 const OTHER: &str = "other-token-0123456789";
 const BACKUP: &str = "backup-token-0123456789";
 
-/// Runs `weir restore` for the data folder of `builder`. Returns standard output, or standard error if
-/// the command fails.
+/// Runs `weir restore` for the data folder of `builder`. Returns standard output, or standard error
+/// if the command fails.
 async fn restore(builder: &NodeBuilder, file: &Path) -> Result<String, String> {
     let mut command = Command::new(builder.binary());
     command.arg("restore").arg(file).arg("--json").arg("--data").arg(builder.data()).kill_on_drop(true);
@@ -71,8 +71,8 @@ impl Writer {
     }
 }
 
-/// A backup is made during writes, and the data folder is lost. The restored node has every write that
-/// was acknowledged before the backup, and serves calls.
+/// A backup is made during writes, and the data folder is lost. The restored node has every write
+/// that was acknowledged before the backup, and serves calls.
 #[tokio::test]
 async fn restored_node_has_everything_acknowledged_before_the_backup() {
     let node = TestNode::start().await;

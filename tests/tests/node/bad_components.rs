@@ -31,7 +31,7 @@ async fn refused(node: &TestClient, what: &str, component: Vec<u8>, status: u16,
     assert_eq!(
         node.function("bad").await.unwrap_err().code,
         ErrorCode::FunctionNotFound,
-        "{what} is half-visible"
+        "{what}: the function exists after a failed deploy"
     );
     refusal.text
 }
@@ -57,7 +57,7 @@ async fn invalid_components_are_rejected() {
     for (what, component) in cases {
         let text = refused(&node, what, component, 422, ErrorCode::InvalidComponent).await;
         if what == "a core module" {
-            assert!(text.contains("module"), "the text does not help: {text}");
+            assert!(text.contains("module"), "the error does not name the module: {text}");
         }
     }
     node.deploy("hello", good).await;

@@ -54,7 +54,7 @@ async fn truncated_responses_are_not_cached() {
                 );
                 let status = response.status().as_u16();
                 let body = response.bytes().await;
-                assert!(status >= 500 || body.is_err(), "{path}: {status} with a whole body");
+                assert!(status >= 500 || body.is_err(), "{path}: {status} with a complete body");
             }
         }
     }
@@ -164,7 +164,7 @@ async fn cache_entries_are_per_tenant_and_version_and_expire() {
     }
     let (_, one) = roll(&acme, "/fn/dice/", &[]).await;
     let (verdict, two) = roll(&other, "/fn/dice/", &[]).await;
-    assert!(verdict == "miss" && one != two, "a tenant was given another's answer");
+    assert!(verdict == "miss" && one != two, "a tenant received the cached response of another tenant");
     // A new version has its own cache entries, and a rollback finds the old entries.
     acme.deploy_with("dice", &format!("{KEPT}&env.A=b"), function("dice")).await;
     let (verdict, three) = roll(&acme, "/fn/dice/", &[]).await;

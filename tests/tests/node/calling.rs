@@ -47,10 +47,10 @@ async fn bodies_are_echoed_with_and_without_chunking() {
         let body: Vec<u8> = (0..length).map(|i: usize| (i * 31 % 251) as u8).collect();
         let with_length = node.post("/fn/echo", body.clone()).await.ok();
         assert_eq!(with_length.header("weir-echo-bytes"), Some(&*length.to_string()));
-        assert!(with_length.body == body, "{length} bytes came back changed");
+        assert!(with_length.body == body, "a body of {length} bytes was changed");
         let pieces: Vec<_> = body.chunks(100_000).map(|piece| io::Result::Ok(piece.to_vec())).collect();
         let chunked = node.post("/fn/echo", Body::wrap_stream(stream::iter(pieces))).await.ok();
-        assert!(chunked.body == body, "{length} chunked bytes came back changed");
+        assert!(chunked.body == body, "a chunked body of {length} bytes was changed");
     }
 }
 

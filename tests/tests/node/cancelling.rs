@@ -6,8 +6,10 @@ use tokio::net::TcpStream;
 use weir_tests::{TestClient, TestNode, eventually, function};
 
 async fn running(node: &TestClient, count: u64) {
-    eventually("the change in what runs", async || (node.status().await.running == count).then_some(()))
-        .await;
+    eventually("the change of the running calls", async || {
+        (node.status().await.running == count).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -31,7 +33,11 @@ async fn client_disconnect_cancels_its_invocation() {
         let left = Instant::now();
         drop(stream);
         running(&node, 0).await;
-        assert!(left.elapsed() < Duration::from_secs(5), "{path} went on for {:?}", left.elapsed());
+        assert!(
+            left.elapsed() < Duration::from_secs(5),
+            "{path} ran for {:?} after the client left",
+            left.elapsed()
+        );
         let counts = eventually("the count", async || {
             let counts = node.metrics().await;
             let ended = counts.iter().filter(|(name, _)| name.starts_with("weir_invocations_total{"));

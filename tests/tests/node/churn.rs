@@ -97,7 +97,7 @@ async fn repushed_model_replaces_the_deleted_one_under_its_id() {
     }
     callers.iter().for_each(tokio::task::JoinHandle::abort);
     assert_eq!(node.post("/fn/infer/m?shape=1,4", row()).await.status, 404);
-    eventually("the end of what was deleted", async || {
+    eventually("the removal of the deleted model", async || {
         (node.status().await.devices[0].used_bytes == 0).then_some(())
     })
     .await;

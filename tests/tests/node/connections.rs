@@ -44,7 +44,7 @@ async fn announced_bodies_reserve_no_memory() {
         senders.push(sender);
     }
     let under_way = async || (node.metric("weir_connections", "").await > 20.0).then_some(());
-    eventually("all senders to be under way", under_way).await;
+    eventually("the start of all senders", under_way).await;
     assert_eq!(node.post("/fn/echo", vec![7; 1 << 20]).await.ok().body.len(), 1 << 20);
 }
 

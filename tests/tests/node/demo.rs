@@ -41,5 +41,5 @@ async fn demo_classifies_its_picture_and_removes_its_data() {
     let mut notes = String::new();
     demo.stderr.take().unwrap().read_to_string(&mut notes).await.unwrap();
     assert!(status.success(), "{status}: {notes}");
-    assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0, "the data is left");
+    assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0, "the demo left its data");
 }

@@ -135,7 +135,7 @@ async fn digest_deploys_the_component_of_an_earlier_version() {
     assert_eq!((third.function.version, third.function.digest), (Version(3), first.digest));
     assert_eq!(third.function.component_bytes, first.component_bytes);
     assert_eq!(third.function.manifest.limits.deadline_ms, 777);
-    assert!(!node.deploy_with("hello", &query, "").await.created, "nothing has changed");
+    assert!(!node.deploy_with("hello", &query, "").await.created, "an equal deploy created a version");
     assert_eq!(node.get("/fn/hello").await.text(), "hello\n");
     // The component is there although the version that brought it is gone.
     assert_eq!(node.delete("/v1/functions/hello/versions/1").await.status, 204);
@@ -156,7 +156,7 @@ async fn digest_deploys_the_component_of_an_earlier_version() {
     }
     for query in ["dry_run=true".to_owned(), format!("digest={digest}")] {
         let answer = node.put(&format!("/v1/models/m?{query}"), weir_tests::model("good/matmul.onnx")).await;
-        assert_eq!(answer.code(), ErrorCode::InvalidRequest, "models have neither");
+        assert_eq!(answer.code(), ErrorCode::InvalidRequest, "models have no dry run and no digest");
     }
     assert_eq!(node.models().await.len(), 0);
 }
@@ -242,7 +242,7 @@ async fn concurrent_deploys_are_all_kept() {
         let mut seen: Vec<_> =
             deployed.iter().filter(|deployed| deployed.function.name == shown.active.name).collect();
         seen.sort_by_key(|deployed| deployed.function.version);
-        assert_eq!(seen[1].function.manifest, shown.active.manifest, "an answer was about another deploy");
+        assert_eq!(seen[1].function.manifest, shown.active.manifest, "a response describes another deploy");
     }
 }
 

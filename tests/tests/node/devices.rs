@@ -42,7 +42,7 @@ async fn infer(node: &TestClient, name: &str, rows: usize) -> Answer {
 /// Runs an inference and returns the name of its device.
 async fn ran_on(node: &TestClient, name: &str) -> String {
     let answer = infer(node, name, 1).await.ok();
-    answer.header("weir-device").expect("nothing says where it ran").to_owned()
+    answer.header("weir-device").expect("the response does not name the device").to_owned()
 }
 
 async fn device(node: &TestClient, name: &str) -> DeviceStatus {

@@ -114,7 +114,7 @@ async fn failed_uploads_leave_no_files() {
     let bad = with_custom_section(&function("hello")[..1_000], "bad");
     assert!(node.try_deploy("bad", "", bad).await.is_err());
     assert!(node.try_deploy("huge", "", vec![0; 2 << 20]).await.is_err());
-    eventually("the removal of what was staged", async || {
+    eventually("the removal of the staged file", async || {
         (files(&node.data().join("components")) == before).then_some(())
     })
     .await;

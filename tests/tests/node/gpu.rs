@@ -107,7 +107,10 @@ async fn gpu_statistics_are_exported_as_metrics() {
     }
     assert_eq!(node.metric("nv_gpu_power_limit", &first).await, 700.0);
     let text = node.get("/metrics").await.ok().text().to_owned();
-    assert!(!text.contains(&format!("nv_gpu_power_limit{{{second}}}")), "it does not tell\n{text}");
+    assert!(
+        !text.contains(&format!("nv_gpu_power_limit{{{second}}}")),
+        "a metric exists for a value that the device does not report\n{text}"
+    );
     // Counted from the first sample on; samples are at most one per second.
     let energy = async || {
         let energy = node.metric("nv_energy_consumption", &first).await;
@@ -169,6 +172,6 @@ async fn node_without_gpu_uses_the_cpu_unless_cuda_is_required() {
     node.push_model("digits", 1, digits()).await;
     assert_eq!(ask(&node, 1).await.1, "cpu");
 
-    let error = without_gpu("cuda").try_start().await.err().expect("it has no device");
+    let error = without_gpu("cuda").try_start().await.err().expect("the node started without a device");
     assert!(error.contains("cuda") && error.contains("/nowhere/libcuda.so.1"), "{error}");
 }

@@ -27,7 +27,7 @@ async fn trap_details_are_in_the_log_but_not_in_the_response() {
     let node = TestNode::start().await;
     node.deploy("f", function("misbehave")).await;
     let refusal = node.get("/fn/f/trap").await.refusal();
-    assert!(!refusal.text.contains("on purpose"), "the caller is told of the inside: {}", refusal.text);
+    assert!(!refusal.text.contains("on purpose"), "the response has details of the trap: {}", refusal.text);
     let lines = node.logs("f").await;
     assert!(
         lines.iter().any(|line| line.stream == "stderr" && line.text.contains("on purpose")),
@@ -47,7 +47,7 @@ async fn log_followers_receive_new_lines() {
     };
     let first = async { tokio::time::timeout(Duration::from_secs(20), pieces.next()).await };
     let (first, ()) = tokio::join!(first, call);
-    let first = first.expect("nothing came").unwrap().unwrap();
+    let first = first.expect("no log line arrived").unwrap().unwrap();
     let line: LogLine = serde_json::from_slice(first.split(|byte| *byte == b'\n').next().unwrap()).unwrap();
     assert_eq!(line.stream, "stdout");
     // A log follower does not delay the shutdown.

@@ -42,7 +42,9 @@ async fn lost_registry_is_not_replaced_silently() {
     assert!(log.contains("has a registry already"), "{log}");
 
     fs::rename(&away, data.join("registry.redb")).unwrap();
-    let Err(log) = builder.clone().try_start().await else { panic!("the node took another registry") };
+    let Err(log) = builder.clone().try_start().await else {
+        panic!("the node used the registry of another folder")
+    };
     assert!(log.contains("belongs to another registry") && log.contains("identity"), "{log}");
     fs::remove_file(data.join("identity")).unwrap();
     fs::remove_dir_all(data.join("artefacts")).unwrap();

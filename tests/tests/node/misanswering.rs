@@ -58,7 +58,8 @@ async fn equal_lengths_of_a_response_are_accepted_and_different_ones_logged() {
     let answer = node.get("/fn/f/lengths?5,6").await.ok();
     assert_eq!(answer.text(), "HeaderError::InvalidSyntax\n");
     let log = node.logs("f").await;
-    let line = log.iter().find(|line| line.stream == "weir").expect("nothing is logged");
+    let line =
+        log.iter().find(|line| line.stream == "weir").expect("the function's log has no line of the node");
     assert_eq!(line.text, "two content-length values are different: 5 and 6");
 }
 
@@ -77,7 +78,7 @@ async fn truncated_response_breaks_the_connection() {
     // The connection breaks before or after the response head, depending on timing.
     if let Ok(response) = node.request(reqwest::Method::GET, "/fn/f/half").send().await {
         assert_eq!((response.status().as_u16(), response.content_length()), (200, Some(100)));
-        assert!(response.bytes().await.is_err(), "14 bytes were taken for 100");
+        assert!(response.bytes().await.is_err(), "14 of 100 bytes were accepted as the complete body");
     }
     let trapped = async || {
         let count = node.metric("weir_invocations_total", "function=\"f\",code=\"guest-trap\"").await;
@@ -94,7 +95,7 @@ async fn torn(node: &TestNode, path: &str) -> usize {
     loop {
         match response.chunk().await {
             Ok(Some(chunk)) => bytes += chunk.len(),
-            Ok(None) => panic!("{path}: {bytes} bytes were taken for a whole answer"),
+            Ok(None) => panic!("{path}: {bytes} bytes were accepted as a complete response"),
             Err(_) => return bytes,
         }
     }
@@ -112,7 +113,7 @@ async fn response_ended_by_a_limit_breaks_the_connection() {
         assert!(torn(&node, &format!("/fn/{name}/body")).await > 0);
         let labels = format!("function=\"{name}\",code=\"{code}\"");
         let counted = async || (node.metric("weir_invocations_total", &labels).await == 1.0).then_some(());
-        eventually("the count of what ended it", counted).await;
+        eventually("the count of the error code", counted).await;
     }
 }
 

@@ -71,7 +71,7 @@ async fn endless_response_is_cut_off() {
     let response = node.request(reqwest::Method::GET, "/fn/bad/body").send().await.unwrap();
     let body = response.bytes().await;
     // The status is already sent, so only an aborted connection marks the response as incomplete.
-    assert!(body.is_err(), "the client took {} bytes for a whole answer", body.unwrap().len());
+    assert!(body.is_err(), "the client accepted {} bytes as a complete response", body.unwrap().len());
     idle(&node).await;
     assert_eq!(node.get("/fn/bad/behave").await.ok().text(), "ok\n");
 }
@@ -98,7 +98,7 @@ async fn excess_log_output_is_dropped_and_counted() {
     node.deploy_with("bad", "limits.log_bytes=10000", function("misbehave")).await;
     assert_eq!(node.get("/fn/bad/log").await.ok().text(), "logged\n");
     // The last line is written at the guest's end, possibly after the response.
-    let lines = weir_tests::eventually("the node's word on what was dropped", async || {
+    let lines = weir_tests::eventually("the line about the truncated log", async || {
         let lines = node.logs("bad").await;
         lines.iter().any(|line| line.stream == "weir").then_some(lines)
     })

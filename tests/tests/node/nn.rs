@@ -156,7 +156,7 @@ async fn guest_may_load_model_bytes_if_granted() {
     let over = error(&node, &path.replace("/fn/nn/", "/fn/small/"), body(&onnx)).await;
     assert!(over.starts_with("ErrorCode::TooLarge"), "{over}");
     // The models are removed at the end of the invocation, from memory and disk.
-    weir_tests::eventually("the models that guests brought to be gone", async || {
+    weir_tests::eventually("the removal of the models of guests", async || {
         let device = &node.status().await.devices[0];
         let left = std::fs::read_dir(node.data().join("models")).unwrap().count();
         (device.used_bytes == 0 && left == 0).then_some(())

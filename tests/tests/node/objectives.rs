@@ -88,15 +88,15 @@ async fn overload_admits_only_calls_that_meet_their_slo() {
         }
         let SloRefusal { estimated_ns, slo_ns, .. } = refused(&answer);
         assert_eq!(slo_ns, Some(SLO_MS * 1_000_000));
-        assert!(estimated_ns > SLO_MS * 600_000, "it was let down for no reason: {estimated_ns} ns");
+        assert!(estimated_ns > SLO_MS * 600_000, "a call was rejected with an estimate of {estimated_ns} ns");
         turned_away += 1;
     }
     assert_eq!(kept + late + turned_away, count);
-    assert!(late * 100 <= kept + late, "{late} of {} that were let in were late", kept + late);
+    assert!(late * 100 <= kept + late, "{late} of {} admitted calls were late", kept + late);
     // About as many as the capacity allows, plus calls still queued at the end.
-    assert!(kept >= count / 4 && turned_away >= count / 8, "{kept} kept, {turned_away} turned away");
+    assert!(kept >= count / 4 && turned_away >= count / 8, "{kept} in time, {turned_away} rejected");
     let [kept_counted, missed, rejected] = outcomes(&node, "weir_slo_inferences_total", "").await;
-    assert_eq!(kept_counted + missed, (kept + late + 1) as f64, "the first counts too");
+    assert_eq!(kept_counted + missed, (kept + late + 1) as f64, "the first call is counted, too");
     assert_eq!(rejected, turned_away as f64);
 }
 

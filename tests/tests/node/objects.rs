@@ -53,7 +53,7 @@ async fn expired_object_is_deleted_with_its_file() {
     put(&node, "brief?ttl_ms=1", b"data").await;
     let files = || std::fs::read_dir(node.data().join("objects")).unwrap().count();
     let is_gone = async || (data(&node, "brief").await.status == 404 && files() == 0).then_some(());
-    eventually("the object is gone", is_gone).await;
+    eventually("the removal of the object", is_gone).await;
     assert_eq!(node.get("/v1/objects").await.ok().json::<Value>(), json!([]));
 }
 

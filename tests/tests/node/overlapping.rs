@@ -88,5 +88,5 @@ async fn runs_inherit_the_priority_of_their_call() {
     }
     busy.iter().for_each(tokio::task::JoinHandle::abort);
     let ends = [order.recv().await.unwrap(), order.recv().await.unwrap()];
-    assert_eq!(ends.map(|(at, _)| at), [2, 1], "the urgent one came last: {ends:?}");
+    assert_eq!(ends.map(|(at, _)| at), [2, 1], "the urgent call ended last: {ends:?}");
 }

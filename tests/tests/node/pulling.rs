@@ -141,7 +141,7 @@ async fn interrupted_download_continues_and_is_pushed_whole() {
     let slots = node.get("/v1/models/mat-mul").await.ok().json::<Model>().active.manifest.slots;
     assert_eq!(slots, Some(3), "options of `push` apply");
     let left = std::fs::read_dir(cache.path().join("weir/pulls")).unwrap().count();
-    assert_eq!(left, 0, "a pushed model leaves nothing in the cache");
+    assert_eq!(left, 0, "the cache has files of a pushed model");
 }
 
 #[tokio::test]

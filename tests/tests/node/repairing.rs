@@ -129,7 +129,7 @@ async fn corrupt_model_files_never_produce_results() {
             told += 1;
         }
         node.push_model("digits", 1, digits()).await;
-        assert_eq!(infer(&node).await.ok().text(), right, "{}: it is not repaired", path.display());
+        assert_eq!(infer(&node).await.ok().text(), right, "{}: the model is not repaired", path.display());
         builder = node.stop().await;
     }
     assert!(told >= 2, "the graph and its weights, at least: {told}");
@@ -162,7 +162,7 @@ async fn model_profile_survives_a_restart_and_is_deleted_with_the_model() {
     node.delete("/v1/models/m").await.ok();
     node.push_model("m", 1, model("good/matmul.onnx")).await;
     let fresh = weir_types::Profile::default();
-    assert_eq!(profile(&node).await, fresh, "it has another's profile");
+    assert_eq!(profile(&node).await, fresh, "the model has the profile of an earlier push");
     let node = node.stop().await.start().await;
     assert_eq!(profile(&node).await, fresh);
 }

@@ -190,7 +190,11 @@ async fn deploys_and_deletions_check_the_secrets_of_functions() {
     assert_eq!(mark(&node, "/fn/acme:f").await, "again");
 
     acme.deploy_with("f", "", function("stamp")).await;
-    assert_eq!(acme.delete("/v1/secrets/API_KEY").await.status, 204, "no version in use gets it");
+    assert_eq!(
+        acme.delete("/v1/secrets/API_KEY").await.status,
+        204,
+        "the secret of an inactive version could not be deleted"
+    );
     assert_eq!(acme.delete("/v1/secrets/API_KEY").await.code(), ErrorCode::SecretNotFound);
 }
 

@@ -170,7 +170,7 @@ async fn interrupt_ends_profiling_and_frees_its_slot() {
     node.post("/v2/models/m/infer", body).await.ok();
     weir_tests::signal(profiling.id().unwrap(), "INT");
     assert!(!profiling.wait().await.unwrap().success());
-    let again = eventually("the end of it", async || {
+    let again = eventually("the end of the cancelled profiling", async || {
         let answer = node.post("/v1/models/m/profile", one.clone()).await;
         (answer.status == 200).then_some(answer)
     });
@@ -209,15 +209,15 @@ async fn autosizing_applies_to_every_device_with_the_model() {
         threads.map(|threads| threads == 2.0)
     };
     let on_one = async || sized().await.contains(&true).then_some(());
-    eventually("sizing where it was measured", on_one).await;
-    assert!(sized().await.contains(&false), "it is not on the other");
+    eventually("the sizing on the measured device", on_one).await;
+    assert!(sized().await.contains(&false), "the model is sized on a device that does not run it");
 
     // More queued calls bring the model to the second device.
     let stop = Arc::new(AtomicBool::new(false));
     let clients = clients(&node, 6, &stop);
     let on_both = async || (sized().await == [true, true]).then_some(());
     eventually("sizing on the second", on_both).await;
-    eventually("what both are asked", async || {
+    eventually("the rates of both devices", async || {
         let rates = [of("weir_model_rate", "fake:0").await, of("weir_model_rate", "fake:1").await];
         rates.iter().all(|rate| *rate > 0.0).then_some(())
     })
@@ -276,7 +276,7 @@ async fn autosizing_follows_the_request_rate() {
         client.await.unwrap();
     }
     eventually("shrinking", async || (number("weir_model_sessions_max").await == 1.0).then_some(())).await;
-    eventually("the end of what is left over", async || {
+    eventually("the end of the surplus sessions", async || {
         (number("weir_model_sessions").await == 1.0).then_some(())
     })
     .await;
@@ -286,7 +286,11 @@ async fn autosizing_follows_the_request_rate() {
             && text.contains("at most 1 at once, threads 2, sessions 1"),
         "{text}"
     );
-    assert_eq!(number("weir_slo_inferences_total").await, 0.0, "it is no SLO of inferences");
+    assert_eq!(
+        number("weir_slo_inferences_total").await,
+        0.0,
+        "the goal of autosizing counts as an SLO of inferences"
+    );
 
     node.delete("/v1/models/m").await.ok();
     eventually("the end of its metrics", async || {

@@ -15,12 +15,13 @@ async fn server_sent_events_are_not_buffered() {
     let request = node.request(Method::POST, "/fn/events").body(Body::wrap_stream(pieces));
     let answer = request.send().await.unwrap();
     assert_eq!(answer.headers()["content-type"], "text/event-stream");
-    assert_eq!(answer.headers().get("content-length"), None, "nobody knows how much is to come");
+    assert_eq!(answer.headers().get("content-length"), None, "a stream has no content-length");
     let mut events = answer.bytes_stream();
     let mut read = async |until: &str| {
         let mut text = String::new();
         while !text.ends_with(until) {
-            let piece = events.next().await.unwrap_or_else(|| panic!("it ended with {text:?}")).unwrap();
+            let piece =
+                events.next().await.unwrap_or_else(|| panic!("the stream ended with {text:?}")).unwrap();
             text.push_str(std::str::from_utf8(&piece).unwrap());
         }
         text

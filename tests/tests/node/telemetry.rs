@@ -27,7 +27,7 @@ async fn invocations_are_counted_by_function_outcome_and_phase() {
     for _ in 0..5 {
         node.get("/fn/hello").await.ok();
     }
-    eventually("the count of what has ended", async || {
+    eventually("the count of the ended calls", async || {
         let count = node.metric("weir_invocations_total", "function=\"hello\"").await;
         (count == 5.0).then_some(())
     })
@@ -60,7 +60,7 @@ async fn metrics_have_the_text_format_that_the_client_accepts() {
     for line in plain.text().lines() {
         if let Some(named) = line.strip_prefix("# TYPE ") {
             (family, kind) = named.split_once(' ').unwrap();
-            assert!(families.insert(family), "{family} comes twice");
+            assert!(families.insert(family), "{family} is declared twice");
         } else if let Some(named) = line.strip_prefix("# HELP ") {
             assert!(named.split_once(' ').is_some_and(|(_, help)| !help.is_empty()), "{line}");
         } else {

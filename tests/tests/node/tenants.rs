@@ -65,7 +65,7 @@ async fn models_are_separate_per_tenant() {
 #[tokio::test]
 async fn listening_beyond_loopback_requires_tokens() {
     let open = || TestNode::builder().listen("0.0.0.0:0");
-    let Err(log) = open().try_start().await else { panic!("a node lets in the whole network") };
+    let Err(log) = open().try_start().await else { panic!("a node without tokens listens beyond loopback") };
     assert!(log.contains("token"), "{log}");
 }
 
@@ -91,7 +91,11 @@ async fn function_metrics_are_visible_to_tenant_and_operator_only() {
     assert!(
         shown.text().contains("greet") && !shown.text().contains("merger") && !shown.text().contains("acme")
     );
-    assert_eq!(other.metric("weir_functions", "").await, 2.0, "the node's own are everyone's");
+    assert_eq!(
+        other.metric("weir_functions", "").await,
+        2.0,
+        "totals of the node are visible to every tenant"
+    );
 
     // The operator may only read metrics.
     for path in ["/v1/functions", "/fn/merger", "/v1/status"] {

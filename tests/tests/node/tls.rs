@@ -90,7 +90,7 @@ async fn certificate_is_replaced_under_load_without_a_failed_request() {
             (now != last).then_some(now)
         })
         .await;
-        eventually("requests after it", async || {
+        eventually("requests after the change of the certificate", async || {
             (answered.load(Ordering::Relaxed) > before + 8).then_some(())
         })
         .await;

@@ -71,7 +71,7 @@ async fn every_tick_becomes_one_invocation() {
     assert_eq!(accepted.len() as f64, counted);
     assert_eq!(node.get("/v1/triggers/t").await.code(), ErrorCode::TriggerNotFound);
     tokio::time::sleep(Duration::from_millis(700)).await;
-    assert_eq!(node.invocations("name=echo").await.len(), accepted.len(), "a deleted trigger is silent");
+    assert_eq!(node.invocations("name=echo").await.len(), accepted.len(), "a deleted trigger has ticked");
 }
 
 #[tokio::test]
@@ -148,7 +148,7 @@ async fn overlapping_ticks_are_skipped_on_request() {
     put(&node, "t", &with(every(200), slow)).await.ok();
     let overlapped = until(&node, "t", "skipped ticks", |trigger| trigger.ticks.overlapped >= 2).await;
     assert_eq!(overlapped.ticks.fired, 1);
-    let [running] = &node.invocations("name=slow").await[..] else { panic!("there is one invocation") };
+    let [running] = &node.invocations("name=slow").await[..] else { panic!("expected one invocation") };
     // The next tick after its end fires.
     node.post(&format!("/v1/invocations/{}/cancel", running.id), "").await.ok();
     until(&node, "t", "another tick", |trigger| trigger.ticks.fired >= 2).await;

@@ -42,7 +42,7 @@ async fn slow_upload_times_out_and_frees_its_slot() {
     let mut slow = begin_upload(&node, "/v1/functions/f").await;
     let mut answer = vec![0; 4 << 10];
     let read = tokio::time::timeout(Duration::from_secs(30), slow.read(&mut answer)).await;
-    let read = read.expect("the node waits for ever").unwrap();
+    let read = read.expect("the node did not end the slow upload").unwrap();
     let answer = String::from_utf8_lossy(&answer[..read]).into_owned();
     assert!(answer.starts_with("HTTP/1.1 504") && answer.contains("deadline-exceeded"), "{answer}");
     eventually("room for uploads", async || node.try_deploy("g", "", function("hello")).await.ok()).await;

@@ -53,7 +53,7 @@ async fn device_time_and_memory_are_counted_by_function_and_model() {
     for client in [&acme, &other] {
         client.push_model("m", 1, fake()).await;
     }
-    assert_eq!(usage(&acme).await.total, [], "nothing was used");
+    assert_eq!(usage(&acme).await.total, [], "usage was charged before the first use");
     acme.deploy_with("f", "models=m", function("infer")).await;
     acme.put("/v1/workflows/pipe", "outputs = { y = \"a.y\" }\n[inputs]\nx = \"FP32[n, 1]\"\n[steps.a]\nrun = \"m\"\ninputs = { x = \"x\" }\n")
         .await

@@ -129,7 +129,10 @@ async fn deploys_remove_the_oldest_versions_with_their_files() {
     // The active version stays, however old.
     node.roll_back("f", Some(4)).await.ok();
     node.deploy("g", component(4)).await;
-    assert!(node.deploy("f", component(4)).await.removed_versions.is_empty(), "nothing was deployed");
+    assert!(
+        node.deploy("f", component(4)).await.removed_versions.is_empty(),
+        "an equal deploy removed versions"
+    );
     assert_eq!(node.deploy("f", component(6)).await.removed_versions, [Version(4)]);
     assert_eq!(files(&node, "components"), 3, "function g has the component of version 4");
 }

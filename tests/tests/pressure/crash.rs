@@ -88,7 +88,7 @@ async fn acknowledged_deploys_survive_fifty_kills() {
         assert_eq!(
             node.metric("weir_cold_starts_total", "cause=\"compile\"").await,
             0.0,
-            "kill {kill}: it compiled again"
+            "kill {kill}: the function was compiled again"
         );
     }
     println!(
@@ -183,7 +183,7 @@ impl Change {
             let compiled = node.metric("weir_cold_starts_total", "cause=\"compile\"").await;
             if node.function("f").await.is_ok() {
                 assert_eq!(answer.ok().text(), "hello, x\n", "{self:?}");
-                assert_eq!(compiled, 0.0, "{self:?}: it was compiled again");
+                assert_eq!(compiled, 0.0, "{self:?}: the function was compiled again");
             }
         }
         if !node.models().await.is_empty() {
@@ -238,7 +238,7 @@ async fn changes_are_atomic_under_kills_and_client_disconnects() {
         latest[which] = latest[which].mul_f64(if answered { 0.5 } else { 1.7 }).min(Duration::from_secs(10));
         cut_off += usize::from(!answered);
         let has_happened = change.has_happened(&node).await;
-        assert!(has_happened || !answered, "round {round}: {change:?} was answered, and did not happen");
+        assert!(has_happened || !answered, "round {round}: {change:?} was acknowledged and lost");
         change.check(&node).await;
         if !is_killed {
             // Memory and disk are consistent.
@@ -254,13 +254,16 @@ async fn changes_are_atomic_under_kills_and_client_disconnects() {
         }
     }
     println!("{ROUNDS} rounds, {cut_off} of them cut off");
-    assert!((ROUNDS / 6..ROUNDS).contains(&cut_off), "the cuts did not hit: {cut_off} of {ROUNDS}");
+    assert!(
+        (ROUNDS / 6..ROUNDS).contains(&cut_off),
+        "too few or too many changes were cut off: {cut_off} of {ROUNDS}"
+    );
     node.delete("/v1/models/m").await;
     node.delete("/v1/functions/f").await;
     let node = node.stop().await.start().await;
     for (folder, kept) in [("models", 0), ("components", 1)] {
         let files = std::fs::read_dir(node.data().join(folder)).unwrap().count();
-        assert_eq!(files, kept, "scraps pile up in {folder}");
+        assert_eq!(files, kept, "unused files remain in {folder}");
     }
 }
 

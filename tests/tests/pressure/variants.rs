@@ -48,7 +48,7 @@ async fn twenty_variants_share_their_backbone_and_stay_resident() {
     let mut one = (0, 0, 0);
     for number in 0..VARIANTS {
         let made = infer(&node, &format!("v{number}")).await;
-        assert!((made - (number as f32 + 2.0)).abs() < 1e-3, "v{number} made {made}");
+        assert!((made - (number as f32 + 2.0)).abs() < 1e-3, "v{number} returned {made}");
         if number == 0 {
             let used_bytes = node.status().await.devices[0].used_bytes;
             one = (used_bytes, memory().0.saturating_sub(before.0), memory().1.saturating_sub(before.1));

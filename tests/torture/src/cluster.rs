@@ -37,7 +37,7 @@ pub(crate) struct Member {
 impl Cluster {
     /// Starts etcd and the nodes, with logs in `logs`.
     pub(crate) async fn start(weir: &Path, logs: &Path) -> Result<Self> {
-        let data = in_memory().context("there is no room for the data")?;
+        let data = in_memory().context("no folder for the data can be created")?;
         let etcd_at = free_address()?;
         let mut etcd = etcd(etcd_at, data.path(), logs)?;
         etcd.start().await?;

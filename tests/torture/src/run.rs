@@ -70,7 +70,7 @@ async fn under_load(
     let mut clients = Vec::new();
     for index in 0..CLIENTS {
         let mut client = Client::new(index, seed, shared.clone());
-        ensure!(client.set_up().await, "the cluster does not take what client {index} deploys");
+        ensure!(client.set_up().await, "the cluster rejects the deploys of client {index}");
         clients.push(client);
     }
     let mut running = JoinSet::new();

@@ -60,8 +60,8 @@ impl Tarball {
     /// Packs the folder `name` in `dist`.
     pub(super) fn pack(dist: &Path, name: &str) -> Result<Self> {
         let path = dist.join(format!("{name}.tar.gz"));
-        // When root unpacks the tarball, the files belong to root instead of a user with the builder's
-        // id.
+        // When root unpacks the tarball, the files belong to root instead of a user with the
+        // builder's id.
         let mut tar = Command::new("tar");
         tar.args(["--owner=0", "--group=0", "--numeric-owner", "-C"]);
         process::run(tar.arg(dist).arg("-czf").arg(&path).arg(name))?;

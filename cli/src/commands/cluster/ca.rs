@@ -60,8 +60,8 @@ enum CaAction {
     Token(TokenAction),
     /// Issue certificates to nodes that show a join token, until Ctrl-C
     ///
-    /// Nodes call it with `weir cluster join`, and later to renew their files: a node with the setting
-    /// `node.cluster.tls.authority` calls it every hour. Keep it running for these nodes.
+    /// Nodes call it with `weir cluster join`, and later to renew their files: a node with the
+    /// setting `node.cluster.tls.authority` calls it every hour. Keep it running for these nodes.
     Serve(serve::ServeArgs),
 }
 

@@ -20,13 +20,14 @@ use tokio::time::{Instant, sleep_until};
 use weir_tls::NodeTlsConfig;
 
 const DAY_S: i64 = 24 * 3_600;
-/// Rest of a certificate's validity within which it is renewed, unless a third of the validity is less.
+/// Rest of a certificate's validity within which it is renewed, unless a third of the validity is
+/// less.
 const WITHIN_DAYS: u32 = 30;
 
 /// Get the present revocation list, and a new certificate before the old one expires
 ///
-/// A node with the setting `node.cluster.tls.authority` does the same every hour. A running node reads
-/// the new files without a restart.
+/// A node with the setting `node.cluster.tls.authority` does the same every hour. A running node
+/// reads the new files without a restart.
 ///
 /// Examples:
 ///   weir cluster renew ca.example --folder /etc/weir/node
@@ -38,8 +39,8 @@ pub(super) struct RenewArgs {
     /// Folder of the certificate
     #[arg(long, value_name = "FOLDER", default_value = "weir-node")]
     folder: PathBuf,
-    /// Renew a certificate that expires within this many days [default: 30, or a third of its validity if
-    /// that is less]
+    /// Renew a certificate that expires within this many days [default: 30, or a third of its
+    /// validity if that is less]
     #[arg(long, value_name = "DAYS")]
     within_days: Option<u32>,
 }
@@ -124,8 +125,8 @@ async fn renew_files(
     files.enrolled(written)
 }
 
-/// Whether a certificate is renewed now: within the given time before its end, by default within 30 days
-/// or a third of its validity.
+/// Whether a certificate is renewed now: within the given time before its end, by default within 30
+/// days or a third of its validity.
 fn is_due(validity_s: &Range<i64>, now_s: i64, within_days: Option<u32>) -> bool {
     let third_s = (validity_s.end - validity_s.start) / 3;
     let within_s =

@@ -54,8 +54,8 @@ pub(super) struct WorkflowsArgs {
     /// Maximum cost of all requests, including loads [default: that of each workflow]
     #[arg(long, value_name = "COST")]
     cost_slo: Option<Cost>,
-    /// Policy: fifo, clockwork, admission or node (the scheduler of a node); may be repeated [default:
-    /// all]
+    /// Policy: fifo, clockwork, admission or node (the scheduler of a node); may be repeated
+    /// [default: all]
     #[arg(long = "policy", value_name = "POLICY")]
     policies: Vec<WorkflowPolicyKind>,
     /// Seed of the random numbers

@@ -45,7 +45,8 @@ impl NodeAuth {
         Ok(Self::Secret(secret))
     }
 
-    /// A fingerprint for the datastore by which nodes notice that they cannot authenticate each other.
+    /// A fingerprint for the datastore by which nodes notice that they cannot authenticate each
+    /// other.
     pub(super) fn mark(&self) -> ContentHash {
         match self {
             Self::Tls(_) => ContentHash::from_content(b"certificates of a cluster"),

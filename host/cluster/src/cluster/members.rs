@@ -45,8 +45,8 @@ pub struct Member {
     /// The node's [`PROTOCOL`].
     #[serde(default)]
     pub protocol: u32,
-    /// A fingerprint that distinguishes the node's secret, or its use of certificates, from others without revealing it; `None`
-    /// if the node does not publish one.
+    /// A fingerprint that distinguishes the node's secret, or its use of certificates, from others
+    /// without revealing it; `None` if the node does not publish one.
     #[serde(default)]
     pub secret: Option<ContentHash>,
 }

@@ -86,7 +86,8 @@ pub fn judge_recent(new: &Observed, active: &Observed) -> Option<Reason> {
     RECENT.find_worse(new, active)
 }
 
-/// The unmet condition of a canary's promotion: time or calls. `None` if the node does not promote it.
+/// The unmet condition of a canary's promotion: time or calls. `None` if the node does not promote
+/// it.
 pub fn waits_for(canary: Canary, age: Duration, new: &Observed) -> Option<String> {
     let after = Duration::from_millis(canary.promote_after_ms?);
     let left_s = after.saturating_sub(age).as_secs();

@@ -47,8 +47,8 @@ pub enum CallOutcome {
 }
 
 impl CallOutcome {
-    /// The outcome of a call that ended with `status`, or with `failed`; none if the call failed by the
-    /// fault of its client. A client that leaves counts as one that waited until then.
+    /// The outcome of a call that ended with `status`, or with `failed`; none if the call failed by
+    /// the fault of its client. A client that leaves counts as one that waited until then.
     pub fn new(failed: Option<ErrorCode>, status: StatusCode, ran: Duration) -> Option<Self> {
         let status = failed.map_or(status, status_of);
         if status.is_server_error() || failed == Some(ErrorCode::QueueFull) {

@@ -84,8 +84,8 @@ impl Models {
         self.refuse_other_kind(tenant, name, content)
     }
 
-    /// Pushes an earlier version again, as the newest one: version `to`, or the version that was active
-    /// before. Ends a canary. The caller ends a canary without a version to return to by
+    /// Pushes an earlier version again, as the newest one: version `to`, or the version that was
+    /// active before. Ends a canary. The caller ends a canary without a version to return to by
     /// [`end_canary`](Self::end_canary).
     pub async fn roll_back(
         self: &Arc<Self>,
@@ -147,7 +147,8 @@ impl Models {
     }
 
     /// Removes the oldest versions above `keep`, except the newest one, the active one, the canary,
-    /// `pushed`, and those that `is_used` names or that invocations hold. Returns the removed versions. `keep` = 0 keeps all.
+    /// `pushed`, and those that `is_used` names or that invocations hold. Returns the removed
+    /// versions. `keep` = 0 keeps all.
     pub async fn prune(
         self: &Arc<Self>,
         pushed: &ModelId,

@@ -58,7 +58,8 @@ pub enum ModelsError {
         /// The version.
         version: Version,
     },
-    /// The deletion of a version was requested that only canaries that were rolled back could replace.
+    /// The deletion of a version was requested that only canaries that were rolled back could
+    /// replace.
     #[error(
         "version {version} of model {name} is active, and no earlier version could replace it; push another version first, or delete the model"
     )]

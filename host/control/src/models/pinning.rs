@@ -17,8 +17,8 @@ use weir_types::api::{EventKind, EventResource};
 use weir_types::{ModelId, Platform};
 
 impl Models {
-    /// Pins a model in device memory for a run, and loads it first if necessary. The caller's placement
-    /// includes the model.
+    /// Pins a model in device memory for a run, and loads it first if necessary. The caller's
+    /// placement includes the model.
     pub async fn pin(
         self: &Arc<Self>,
         entry: &Arc<ModelEntry>,

@@ -58,8 +58,8 @@ impl Models {
         Ok(!stored.is_empty())
     }
 
-    /// Registers the heads among `entries`, which are all of one model or of all models at `revision`.
-    /// Heads come before versions: a canary that is read must not become active.
+    /// Registers the heads among `entries`, which are all of one model or of all models at
+    /// `revision`. Heads come before versions: a canary that is read must not become active.
     fn take_in_heads(&self, entries: &[Entry], of: Option<(&TenantId, &Name)>, revision: Revision) {
         let mut there = HashSet::new();
         for entry in entries {

@@ -11,7 +11,8 @@ use weir_types::api::SecretRotation;
 
 impl Secrets {
     /// Encrypts the secrets of all tenants with the first master key, and counts the secrets of
-    /// `tenant`. Secrets whose key the node lacks stay as they are. Values and versions do not change.
+    /// `tenant`. Secrets whose key the node lacks stay as they are. Values and versions do not
+    /// change.
     pub async fn rotate(self: &Arc<Self>, tenant: &TenantId) -> Result<SecretRotation, SecretError> {
         let secrets = self.clone();
         let tenant = tenant.clone();

@@ -127,8 +127,8 @@ impl Dispatch {
         matches!(target, Target::Workflow(workflow) if demands(workflow).len() > 1)
     }
 
-    /// Counts a call without a placement as failed runs of its models, if they have canaries: a canary
-    /// for which no device has room fails only in this way.
+    /// Counts a call without a placement as failed runs of its models, if they have canaries: a
+    /// canary for which no device has room fails only in this way.
     fn count_unstarted(&self, call: &CallCtx, target: &Target, code: ErrorCode) {
         if let Target::Model(ModelTarget { entry, is_measured: false, .. }) = target {
             entry.count_unstarted(code);

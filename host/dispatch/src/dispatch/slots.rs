@@ -153,8 +153,8 @@ impl InstanceSlots {
         });
     }
 
-    /// Retires idle instances, those first that have waited longest, until a new instance may have all
-    /// the memory that its function's limits allow.
+    /// Retires idle instances, those first that have waited longest, until a new instance may have
+    /// all the memory that its function's limits allow.
     ///
     /// # Errors
     /// If no memory is free after that.

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 const MIB: u64 = 1 << 20;
 
 /// Workflow intermediates: tensors that a step leaves for the next step, on a node for steps that
-/// are placed separately and on a GPU when the next step runs there too. See docs/concepts/workflows.md.
+/// are placed separately and on a GPU when the next step runs there too. See
+/// docs/concepts/workflows.md.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct IntermediatesConfig {

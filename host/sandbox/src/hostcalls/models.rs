@@ -134,7 +134,8 @@ impl InferenceView<'_> {
         }
         let options = options.unwrap_or(Options { outputs: None, deadline_ms: None, priority: None });
         let asked = options.deadline_ms.map(|ms| Instant::now() + Duration::from_millis(ms.into()));
-        // The outputs stay on the device until the guest reads them: it may pass them to another model.
+        // The outputs stay on the device until the guest reads them: it may pass them to another
+        // model.
         let all = || self.table.get(model).map(|model| output_names(model.signature()));
         let may_stay = options.outputs.clone().map_or_else(all, Ok)?;
         let mut request = RunRequest {

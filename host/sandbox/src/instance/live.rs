@@ -53,8 +53,8 @@ impl fmt::Debug for Instance {
 }
 
 impl Instance {
-    /// Creates a fresh instance for an invocation, with `secrets` among its variables. The end of a reusable instance is counted in
-    /// `counted`.
+    /// Creates a fresh instance for an invocation, with `secrets` among its variables. The end of a
+    /// reusable instance is counted in `counted`.
     pub(super) fn new(
         entry: &LinkedComponent,
         manifest: &Arc<FunctionManifest>,

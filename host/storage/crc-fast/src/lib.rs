@@ -1,7 +1,8 @@
 //! The part of the crate `crc-fast` that `object_store` and the S3 server of the tests use.
 //!
 //! The crate `crc-fast` selects among 40 algorithms at run time, so their tables and code stay in the
-//! program: 0.7 MB, for a checksum that Weir does not enable. The workspace replaces it by this crate.
+//! program: 0.7 MB, for a checksum that Weir does not enable. The workspace replaces it by this
+//! crate.
 
 /// The algorithm of a checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -21,8 +21,8 @@ pub struct BlobContents {
 }
 
 impl Blobs {
-    /// The digests of all blobs, in order: of the shared store, with those that are set aside there, or
-    /// of the folder if there is no shared store.
+    /// The digests of all blobs, in order: of the shared store, with those that are set aside
+    /// there, or of the folder if there is no shared store.
     pub async fn all(&self) -> Result<Vec<ContentHash>, BlobError> {
         let mut digests = match &self.shared {
             Some(shared) => shared.all().await?,

@@ -86,8 +86,8 @@ impl Blobs {
     }
 
     /// Removes the least recently requested blobs until the rest takes at most `bytes_max`. Removed
-    /// blobs can be fetched again. Reads the whole folder, so a fetch that leaves room below the limit
-    /// does without.
+    /// blobs can be fetched again. Reads the whole folder, so a fetch that leaves room below the
+    /// limit does without.
     async fn trim(&self, bytes_max: u64) -> std::io::Result<()> {
         let folder = self.folder.clone();
         let full_at_bytes = self.full_at_bytes.clone();
@@ -106,7 +106,8 @@ impl Blobs {
             }
             blobs.sort_unstable();
             let mut bytes: u64 = blobs.iter().map(|(_, bytes, ..)| bytes).sum();
-            // A full cache makes room for more than one blob, so that it is not read for each of them.
+            // A full cache makes room for more than one blob, so that it is not read for each of
+            // them.
             let keep_bytes = if bytes > bytes_max { bytes_max - bytes_max / SPARE_PART } else { bytes };
             for (_, blob_bytes, digest, path) in blobs {
                 if bytes <= keep_bytes {

@@ -9,8 +9,8 @@ use std::ops::Range;
 /// (docs/measurements.md, "Branches of a graph").
 const LONGEST_PERCENT_MAX: usize = 90;
 
-/// Maximum number of steps of a graph with branches: the memory for the order is quadratic in it, 4 MiB
-/// at most.
+/// Maximum number of steps of a graph with branches: the memory for the order is quadratic in it, 4
+/// MiB at most.
 const BRANCHED_STEPS_MAX: usize = 8_192;
 
 /// Returns for each step the steps that it follows directly in a graph.
@@ -38,9 +38,9 @@ fn longest(followed: &[Vec<usize>]) -> usize {
 
 /// The order in which steps may use the arena. Steps that are not ordered may run concurrently.
 ///
-/// For each byte that a step reads, the step follows the last writer of the byte. For each byte that it
-/// writes, it follows the last writer and all later readers. Values can share bytes of the arena, one
-/// value after the other; this also orders the steps of these values.
+/// For each byte that a step reads, the step follows the last writer of the byte. For each byte
+/// that it writes, it follows the last writer and all later readers. Values can share bytes of the
+/// arena, one value after the other; this also orders the steps of these values.
 #[derive(Default)]
 struct StepOrder {
     /// Ranges of the arena by their first byte. They do not overlap.

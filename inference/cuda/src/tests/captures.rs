@@ -66,8 +66,8 @@ fn failed_graph_launch_falls_back_to_eager_launches() {
     assert_eq!(setup.fake.count("graph_launches"), 3, "the graph is not used any more");
 }
 
-/// Makes a graph of branches that add numbers to one input, in `steps` steps each. The values of later
-/// branches use the memory of earlier branches.
+/// Makes a graph of branches that add numbers to one input, in `steps` steps each. The values of
+/// later branches use the memory of earlier branches.
 fn branches(count: usize, steps: usize) -> Graph {
     const LEN: usize = 512;
     let tensor = TensorType::new(ElementType::Fp32, vec![LEN]).unwrap();

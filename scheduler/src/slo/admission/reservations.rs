@@ -72,8 +72,8 @@ impl AdmissionQueue {
     /// measured again.
     ///
     /// # Errors
-    /// If the workflow cannot meet its objectives. Contains the estimate if trials are allowed and all
-    /// steps can run.
+    /// If the workflow cannot meet its objectives. Contains the estimate if trials are allowed and
+    /// all steps can run.
     pub(crate) fn reserve(
         &mut self,
         now_ns: u64,

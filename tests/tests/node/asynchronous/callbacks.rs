@@ -66,7 +66,7 @@ async fn callback_is_retried_up_to_its_attempt_limit() {
     assert_eq!(
         node.ended(invocation.id).await.status,
         InvocationStatus::Done,
-        "the result is there all the same"
+        "a failed callback does not change the result"
     );
 }
 
@@ -96,7 +96,7 @@ async fn callback_survives_a_crash() {
     let node = node.kill().await.start().await;
     assert_eq!(callback(&node, invocation.id).await.status, CallbackStatus::Delivered);
     assert_eq!(receiver.received().len(), 2);
-    assert_eq!(node.invocation(invocation.id).await.attempts, 1, "the call itself was over");
+    assert_eq!(node.invocation(invocation.id).await.attempts, 1, "the call ran again for its callback");
 }
 
 #[tokio::test]
@@ -118,7 +118,11 @@ async fn callbacks_to_hosts_without_a_grant_are_rejected() {
         assert_eq!(refuse("/fn/open", url).await, (400, ErrorCode::InvalidRequest), "{url}");
     }
     let without = node.request(Method::POST, "/fn/open").header("weir-callback", receiver.url("/"));
-    assert_eq!(node.send(without).await.code(), ErrorCode::InvalidRequest, "nobody would call back");
+    assert_eq!(
+        node.send(without).await.code(),
+        ErrorCode::InvalidRequest,
+        "a callback needs an asynchronous request"
+    );
     assert_eq!(node.invocations("").await, []);
     let request = node
         .later(Method::POST, "/v2/models/add/infer")

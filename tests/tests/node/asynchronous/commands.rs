@@ -67,7 +67,7 @@ async fn failed_invocations_are_shown_retried_and_cancelled() {
     let early = weir(&node, &["invocations", "result", &dead]).await;
     assert!(String::from_utf8_lossy(&early.stderr).contains("not-ended"));
     let refused = weir(&node, &["invocations", "rm", &dead]).await;
-    assert!(!refused.status.success(), "it has not ended: that would cancel it");
+    assert!(!refused.status.success(), "an invocation that has not ended was removed");
     for id in [&dead, &running.id.to_string()] {
         stdout(&node, &["invocations", "cancel", id]).await;
         let again = weir(&node, &["invocations", "cancel", id]).await;

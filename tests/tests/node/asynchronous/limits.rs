@@ -62,7 +62,7 @@ async fn ended_invocations_expire_after_the_retention_time() {
     .await;
     assert_eq!(node.result(first.id).await.code(), ErrorCode::InvocationExpired);
     eventually("no blobs", async || (kept(&node) == 0).then_some(())).await;
-    assert_ne!(node.accepted(keyed()).await.id, first.id, "the key has gone with it");
+    assert_ne!(node.accepted(keyed()).await.id, first.id, "the idempotency key outlived its invocation");
 }
 
 #[tokio::test]
@@ -108,7 +108,11 @@ async fn number_of_waiting_clients_is_limited() {
     assert_eq!(events.status().as_u16(), 200);
     let refused = node.get(&format!("/v1/invocations/{}?wait_ms=10000", later.id)).await;
     assert_eq!((refused.status, refused.code()), (503, ErrorCode::Unavailable));
-    assert_eq!(node.invocation(later.id).await.status, InvocationStatus::Queued, "who does not wait is told");
+    assert_eq!(
+        node.invocation(later.id).await.status,
+        InvocationStatus::Queued,
+        "a request without a wait is answered"
+    );
     drop(events);
     eventually("a place", async || {
         node.get(&format!("/v1/invocations/{}?wait_ms=1", later.id)).await.is_ok().then_some(())

@@ -75,7 +75,7 @@ async fn missing_invocations_have_distinct_errors() {
     let later = node.post_later("/fn/echo", "").await;
     let early = node.result(later.id).await.refusal();
     assert_eq!((early.status, early.code), (409, ErrorCode::NotEnded));
-    assert!(early.text.contains("wait_ms"), "it says what to do");
+    assert!(early.text.contains("wait_ms"), "the error does not name wait_ms");
     let began = std::time::Instant::now();
     let waited: Invocation = node.get(&format!("/v1/invocations/{}?wait_ms=50", later.id)).await.ok().json();
     assert!(began.elapsed().as_millis() >= 50);
@@ -93,7 +93,11 @@ async fn missing_invocations_have_distinct_errors() {
         }
     }
     let missing = node.send(node.later(Method::POST, "/fn/missing")).await;
-    assert_eq!(missing.code(), ErrorCode::FunctionNotFound, "at once, not when it runs");
+    assert_eq!(
+        missing.code(),
+        ErrorCode::FunctionNotFound,
+        "a missing function is reported before the acceptance"
+    );
     let missing = node.send(node.later(Method::POST, "/v2/models/missing/infer")).await;
     assert_eq!(missing.code(), ErrorCode::ModelNotFound);
     let wrong = node.get(&format!("/v1/invocations/{}?wait_ms=long", later.id)).await;

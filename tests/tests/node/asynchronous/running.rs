@@ -123,6 +123,6 @@ async fn asynchronous_invocations_are_counted_in_metrics() {
     assert_eq!(
         node.metric("weir_invocations_total", "function=\"echo\"").await,
         3.0,
-        "they count like any call"
+        "asynchronous invocations are counted as calls"
     );
 }

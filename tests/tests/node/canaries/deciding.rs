@@ -54,7 +54,7 @@ async fn canary_that_fails_a_fifth_of_its_calls_is_rolled_back() {
     let node = Arc::new(start("canary=10").await);
     let (of_canary, last) = load(&node, CALLS).await;
     assert!(of_canary * 100 <= CALLS * 3, "{of_canary} of {CALLS} calls saw the canary");
-    assert!(last < Duration::from_secs(30), "the canary answered for {last:?}");
+    assert!(last < Duration::from_secs(30), "the canary received calls for {last:?}");
     let event = decision(&node, EventKind::CanaryRolledBack).await;
     assert!(event.text.contains("because more calls fail") && event.text.contains("of version 1, 0 of"));
     let function = node.function("f").await.unwrap();

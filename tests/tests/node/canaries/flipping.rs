@@ -8,8 +8,8 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use weir_tests::{TestNode, function};
 
-/// Calls at 300 a second, or fewer if the node cannot serve as many, while another version becomes active a hundred times: each answer is
-/// complete, and of the version that it names.
+/// Calls at 300 a second, or fewer if the node cannot serve as many, while another version becomes
+/// active a hundred times: each answer is complete, and of the version that it names.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hundred_flips_under_load_fail_and_mix_no_answer() {
     const FLIPS: u32 = 100;

@@ -41,7 +41,7 @@ async fn shapes_unsupported_by_the_accelerator_fall_back_to_the_cpu() {
     assert_eq!(ran_on(&node, "m").await, "fake:1");
     let answer = infer(&node, "m", 3).await.ok();
     assert_eq!(answer.header("weir-device"), Some("cpu"));
-    let why = answer.header("weir-fallback").expect("nothing says why");
+    let why = answer.header("weir-fallback").expect("the response has no reason for the fallback");
     assert!(why.contains("fake:1 cannot run m:1") && why.contains("a batch of 3 is too large"), "{why}");
     assert_eq!(node.metric("weir_device_fallbacks_total", "device=\"fake:1\"").await, 1.0);
     // The model stays placeable on the accelerator for other shapes.

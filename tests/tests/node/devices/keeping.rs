@@ -28,7 +28,10 @@ async fn required_copy_is_loaded_before_the_first_call_and_stays() {
     for name in ["a", "b", "c", "d"] {
         push(&node, name, "", json!({})).await.ok();
         infer(&node, name, 1).await.ok();
-        assert!(resident(&node).await.concat().contains(&"kept:1".to_owned()), "it left for {name}");
+        assert!(
+            resident(&node).await.concat().contains(&"kept:1".to_owned()),
+            "the required copy was evicted for {name}"
+        );
     }
     // An unload by hand, too, is no reason to let a call wait.
     node.post("/v2/repository/models/kept/unload", "").await.ok();

@@ -43,7 +43,7 @@ async fn device_loss_does_not_affect_other_devices() {
         (node.metric("weir_device_up", &label).await, node.metric("weir_device_up", "").await),
         (0.0, 2.0)
     );
-    assert_eq!(node.get("/readyz").await.status, 200, "the node is as ready as ever");
+    assert_eq!(node.get("/readyz").await.status, 200, "a node with a lost device is not ready");
     // The node also shuts down with a lost device.
     node.stop().await;
 }

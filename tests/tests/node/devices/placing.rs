@@ -73,7 +73,7 @@ async fn devices_have_separate_memory() {
     assert_eq!(
         node.metric("weir_cold_starts_total", "cause=\"model\"").await,
         3.0,
-        "none made room for another"
+        "a model was evicted and loaded again"
     );
     let mut fakes = resident(&node).await.split_off(1);
     fakes.sort();

@@ -191,7 +191,7 @@ async fn interrupted_run_keeps_its_results_and_resumes() {
     assert!(run.status.success(), "{}", run.stderr);
     assert!(run.stderr.contains("cut off in transfers: 2048 KiB"), "{}", run.stderr);
     let after = kept(&out).expect("a file");
-    assert!(checks(&after).starts_with(&checks(&before)), "they are kept: {after}");
+    assert!(checks(&after).starts_with(&checks(&before)), "earlier checks are lost: {after}");
     assert!(cases(&after).contains(&json!("64 KiB behind a load")), "{after}");
     assert_eq!((&after["finished"], &after["running"]), (&json!(["transfers"]), &Value::Null));
 }
@@ -254,7 +254,7 @@ async fn finished_stages_are_kept_only_for_the_same_machine() {
     let run = check("environment,launches", ",driver_version=12040").await;
     let said = &run.stderr;
     assert!(!run.status.success() && said.contains("is of another device, driver or library"), "{said}");
-    assert_eq!(std::fs::read(&out).expect("a file"), before, "it is left alone");
+    assert_eq!(std::fs::read(&out).expect("a file"), before, "the file of another device was changed");
 }
 
 #[tokio::test]

@@ -102,7 +102,7 @@ async fn outputs_of_waiting_functions_spill_to_the_host() {
     }
     let spilled =
         async || node.metric("weir_device_spilled_bytes_total", "device=\"cuda:0\",to=\"host\"").await;
-    assert_eq!(spilled().await, 0.0, "one call has room");
+    assert_eq!(spilled().await, 0.0, "the tensors of one call were spilled");
     let calls = (0..CALLS).map(|_| chain(&node, "chain", "twice/raised/twice", "&pause_ms=1500"));
     for answer in join_all(calls).await {
         check(&answer, "chain");

@@ -102,7 +102,8 @@ pub(super) async fn inferred(node: &TestClient, model: &str) -> f64 {
 }
 
 pub(super) async fn nothing_is_left(node: &TestClient) {
-    eventually("the device to let go", async || (left(node).await == 0.0).then_some(())).await;
+    eventually("the release of all tensors on the device", async || (left(node).await == 0.0).then_some(()))
+        .await;
     assert_eq!(node.metric("weir_device_intermediates_bytes", "device=\"cuda:0\"").await, 0.0);
 }
 
@@ -221,7 +222,7 @@ pub(super) async fn busy(node: &TestNode) -> [JoinHandle<()>; 2] {
         let devices = node.status().await.devices;
         devices.iter().any(|device| device.name == "cpu" && device.runs_waiting == 1).then_some(())
     };
-    eventually("an endless run, and one behind it", waits).await;
+    eventually("a run that waits behind the endless run", waits).await;
     runs
 }
 
@@ -236,7 +237,7 @@ async fn waiting(node: &TestNode) -> ([JoinHandle<()>; 2], JoinHandle<Answer>) {
         async move { ask(&client, "waits", gated(8)).await }
     });
     let is_left = async || left(&client).await == 1.0 && inferred(&client, "twice").await == before + 1.0;
-    eventually("something on the device", async || is_left().await.then_some(())).await;
+    eventually("a tensor on the device", async || is_left().await.then_some(())).await;
     (blockers, call)
 }
 

@@ -56,7 +56,10 @@ async fn chain_compilation_runs_in_background_and_failures_are_logged_once() {
         [picture(node).await, picture(node).await]
     };
     let (interpreted, compiled) = tokio::join!(twice(&interpreting), twice(&compiling));
-    assert!(interpreted[0] == interpreted[1] && interpreted == compiled, "the same bits whatever compiles");
+    assert!(
+        interpreted[0] == interpreted[1] && interpreted == compiled,
+        "compiled and interpreted chains differ"
+    );
     // Only the first failure is logged.
     let failures =
         async || Some(interpreting.log().matches("NVRTC fails").count()).filter(|count| *count > 0);

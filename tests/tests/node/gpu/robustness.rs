@@ -21,7 +21,7 @@ async fn failed_captures_fail_no_request_and_are_logged_once() {
     }
     let log = node.log();
     let lines: Vec<_> = log.lines().filter(|line| line.contains("CUDA graph capture failed")).collect();
-    assert_eq!(lines.len(), 1, "two programs fail for one reason\n{log}");
+    assert_eq!(lines.len(), 1, "a failure with the same reason is logged once\n{log}");
     assert!(lines[0].contains("digits") && lines[0].contains("CUDA_ERROR_OUT_OF_MEMORY"), "{}", lines[0]);
     assert_eq!(node.metric("weir_device_capture_failures_total", "device=\"cuda:0\"").await, 2.0);
 }
@@ -100,7 +100,9 @@ async fn low_hard_limit_on_open_files_is_reported_at_start() {
         let settings = format!("devices={devices},seed=3");
         with_gpu("cuda").env("WEIR_FAKE_CUDA", settings).set("gateway.connections_max", 100)
     };
-    let Err(log) = node(8).open_files(256, 1_024).try_start().await else { panic!("it has too few files") };
+    let Err(log) = node(8).open_files(256, 1_024).try_start().await else {
+        panic!("the node started with too few open files")
+    };
     assert!(log.contains("1024 open files, the hard limit, are too few for 8 GPUs"), "{log}");
     assert!(log.contains("`ulimit -Hn ") && log.contains("LimitNOFILE="), "{log}");
     // One GPU has enough files, although not for all connections.

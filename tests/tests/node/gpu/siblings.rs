@@ -186,6 +186,6 @@ async fn lost_intermediate_is_recomputed_for_a_sibling_gpu() {
     blockers.iter().for_each(JoinHandle::abort);
     assert!(call.await.expect("an answer") == expected);
     let (other, untouched) = before.iter().find(|(name, _)| **name != device).expect("two devices");
-    assert_eq!(workers(&node)[other], *untouched, "it has noticed nothing");
+    assert_eq!(workers(&node)[other], *untouched, "the worker of the other device was restarted");
     nothing_is_left(&node).await;
 }

@@ -69,7 +69,7 @@ impl Waiting {
                 left(node, device).await.iter().sum::<f64>() == count as f64
                     && inferred(node, "one").await == before + count as f64
             };
-            eventually("what the first step leaves", async || is_left().await.then_some(())).await;
+            eventually("the output of the first step", async || is_left().await.then_some(())).await;
         }
         waiting
     }
@@ -92,8 +92,12 @@ async fn intermediates_spill_to_a_sibling_gpu() {
         let [to_sibling, to_host] = spilled(&node, &device).await;
         (to_sibling > 0.0).then_some((to_sibling, to_host))
     };
-    let (to_sibling, to_host) = eventually("something to be moved", moved).await;
-    assert_eq!((to_sibling % 32_768.0, to_host), (0.0, 0.0), "ahead of need");
+    let (to_sibling, to_host) = eventually("the move of a tensor", moved).await;
+    assert_eq!(
+        (to_sibling % 32_768.0, to_host),
+        (0.0, 0.0),
+        "tensors did not move whole to the sibling only"
+    );
     assert!(left(&node, &device).await[1] > 0.0);
     waiting.end(&node).await;
 }
@@ -114,7 +118,7 @@ async fn calls_complete_after_losing_either_gpu() {
         let (node, device) = start("").await;
         let waiting = Waiting::begin(&node, &device).await;
         let is_moved = async || (left(&node, &device).await[1] > 0.0).then_some(());
-        eventually("something to be moved", is_moved).await;
+        eventually("the move of a tensor", is_moved).await;
         let lost = if is_sibling_lost { sibling_of(&device) } else { &device };
         let former = workers(&node)[lost];
         signal(former, "KILL");

@@ -71,8 +71,8 @@ async fn device_fault_restarts_only_its_own_worker() {
     eventually("both devices to have worked, and one to have failed", enough).await;
     let after =
         eventually("the workers", async || Some(workers(&node)).filter(|there| there.len() == 2)).await;
-    assert_eq!(before["cuda:1"], after["cuda:1"], "nobody has noticed");
-    assert_ne!(before["cuda:0"], after["cuda:0"], "it was started anew");
+    assert_eq!(before["cuda:1"], after["cuda:1"], "the worker of the other device was restarted");
+    assert_ne!(before["cuda:0"], after["cuda:0"], "the worker was not restarted");
     assert!(node.metric("weir_device_losses_total", "device=\"cuda:0\"").await >= 1.0);
     assert_eq!(node.metric("weir_device_losses_total", "device=\"cuda:1\"").await, 0.0);
 }
@@ -165,7 +165,7 @@ async fn deadline_is_reported_while_the_device_hangs() {
     let body = json!({"inputs": [input], "parameters": {"timeout": 300_000}}).to_string();
     let refusal = node.post("/v2/models/digits/infer", body).await.refusal();
     assert_eq!(refusal.code, ErrorCode::DeadlineExceeded, "{refusal:?}");
-    assert_eq!(workers(&node).len(), 1, "the worker has a minute for that");
+    assert_eq!(workers(&node).len(), 1, "the worker was killed before its time limit");
     node.stop().await;
 }
 
@@ -185,16 +185,16 @@ async fn worker_serves_all_tenants_without_secrets_and_ends_with_its_node() {
     }
     let of = workers(&node);
     let [worker] = of.values().copied().collect::<Vec<_>>()[..] else {
-        panic!("there is one worker: {of:?}")
+        panic!("expected one worker: {of:?}")
     };
-    let environment = std::fs::read(format!("/proc/{worker}/environ")).expect("it runs");
+    let environment = std::fs::read(format!("/proc/{worker}/environ")).expect("the worker is not running");
     assert!(!String::from_utf8_lossy(&environment).contains("not for workers"));
     let builder = node.kill().await;
-    eventually("it is gone", async || (!is_running(worker)).then_some(())).await;
+    eventually("the end of the worker", async || (!is_running(worker)).then_some(())).await;
 
     let node = builder.start().await;
     let of = workers(&node);
     let worker = of["cuda:0"];
     node.stop().await;
-    eventually("it is gone", async || (!is_running(worker)).then_some(())).await;
+    eventually("the end of the worker", async || (!is_running(worker)).then_some(())).await;
 }

@@ -30,7 +30,7 @@ async fn with_neighbours(
 #[tokio::test]
 async fn out_of_bounds_kernel_loses_only_its_own_worker() {
     let (node, alice, bob) = with_neighbours(with_kernel_graphs()).await;
-    let [neighbour] = workers(&node)[..] else { panic!("there is one worker") };
+    let [neighbour] = workers(&node)[..] else { panic!("expected one worker") };
     push(&alice, "beyond", &beyond()).await.ok();
     push(&alice, "chain", &packed("sgemm-chain")).await.ok();
     is_well(&alice).await;
@@ -65,7 +65,7 @@ async fn worker_counts_once_against_the_tenant_quota() {
     let refusal = infer(&alice, "chain", &inputs).await.refusal();
     assert_eq!((refusal.status, refusal.code), (507, ErrorCode::NoCapacity), "{refusal:?}");
     assert!(refusal.text.contains("resident_bytes_max"), "{refusal:?}");
-    assert_eq!(workers(&node).len(), 1, "the neighbour's");
+    assert_eq!(workers(&node).len(), 1, "only the worker of the neighbour runs");
     is_well(&bob).await;
 
     let (_node, alice, bob) = with_neighbours(capped(140)).await;
@@ -77,7 +77,7 @@ async fn worker_counts_once_against_the_tenant_quota() {
     }
     let devices = alice.status().await.devices;
     let resident: Vec<_> = devices.iter().flat_map(|device| &device.resident).collect();
-    assert_eq!(resident.len(), 2, "one made room for the other: {devices:?}");
+    assert_eq!(resident.len(), 2, "one graph was evicted for another: {devices:?}");
     is_well(&bob).await;
 }
 
@@ -85,7 +85,7 @@ async fn worker_counts_once_against_the_tenant_quota() {
 async fn endless_kernel_is_stopped_with_its_worker() {
     let (node, alice, bob) =
         with_neighbours(with_kernel_graphs().set("kernel_graphs.run_wall_ms_max", 3_000)).await;
-    let [neighbour] = workers(&node)[..] else { panic!("there is one worker") };
+    let [neighbour] = workers(&node)[..] else { panic!("expected one worker") };
     push(&alice, "spin", &test_kernel("weir_test_spin", &json!([{"out": "y"}]))).await.ok();
     let inputs = [tensor("x", &[4], &[1.0; 4])];
     let (spun, ()) = tokio::join!(infer(&alice, "spin", &inputs), is_well(&bob));
@@ -93,7 +93,7 @@ async fn endless_kernel_is_stopped_with_its_worker() {
     assert_eq!((refusal.status, refusal.code), (503, ErrorCode::Unavailable), "{refusal:?}");
     assert!(refusal.text.contains("longer than 3000 ms (kernel_graphs.run_wall_ms_max)"), "{refusal:?}");
     is_well(&bob).await;
-    eventually("the worker is gone", async || (workers(&node) == [neighbour]).then_some(())).await;
+    eventually("the end of the worker", async || (workers(&node) == [neighbour]).then_some(())).await;
 
     // The caller's deadline also ends the run.
     let body = json!({"inputs": inputs, "parameters": {"timeout": 200_000}}).to_string();
@@ -102,7 +102,7 @@ async fn endless_kernel_is_stopped_with_its_worker() {
         (answer.refusal().code == ErrorCode::DeadlineExceeded).then_some(())
     })
     .await;
-    eventually("the worker is gone", async || (workers(&node) == [neighbour]).then_some(())).await;
+    eventually("the end of the worker", async || (workers(&node) == [neighbour]).then_some(())).await;
     is_well(&bob).await;
 }
 
@@ -171,9 +171,9 @@ async fn workers_have_no_secrets_and_end_with_their_node() {
     let node = with_kernel_graphs().env("AWS_SECRET_ACCESS_KEY", "not for kernels").start().await;
     push(&node, "chain", &packed("sgemm-chain")).await.ok();
     is_well(&node).await;
-    let [worker] = workers(&node)[..] else { panic!("there is one worker") };
-    let environment = std::fs::read(format!("/proc/{worker}/environ")).expect("it runs");
+    let [worker] = workers(&node)[..] else { panic!("expected one worker") };
+    let environment = std::fs::read(format!("/proc/{worker}/environ")).expect("the worker is not running");
     assert!(!String::from_utf8_lossy(&environment).contains("not for kernels"));
     let _builder = node.kill().await;
-    eventually("it is gone", async || (!is_running(worker)).then_some(())).await;
+    eventually("the end of the worker", async || (!is_running(worker)).then_some(())).await;
 }

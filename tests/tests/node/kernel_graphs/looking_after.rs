@@ -25,7 +25,10 @@ async fn kernel_graph_versions_are_separate_from_models_and_can_be_rolled_back()
     assert_eq!(node.get("/v1/models/g").await.refusal().code, ErrorCode::ModelNotFound);
     assert_eq!(node.delete("/v1/models/g").await.refusal().code, ErrorCode::ModelNotFound);
     // A name cannot be a model and a kernel graph.
-    let refusal = node.try_push_model("g", 9, digits()).await.expect_err("there is a kernel graph");
+    let refusal = node
+        .try_push_model("g", 9, digits())
+        .await
+        .expect_err("a model was pushed under the name of a kernel graph");
     assert_eq!(refusal.code, ErrorCode::Conflict);
     node.push_model("digits", 1, digits()).await;
     assert_eq!(push(&node, "digits", &packed("jacobi")).await.refusal().code, ErrorCode::Conflict);

@@ -29,7 +29,7 @@ async fn matrix_chain_is_called_like_a_model_and_idle_worker_ends() {
     let node = with_kernel_graphs().set("kernel_graphs.keep_alive_ms", 1_000).start().await;
     let pushed: Value = push(&node, "chain", &packed("sgemm-chain")).await.ok().json();
     assert_eq!((&pushed["version"], &pushed["inputs"][0]["shape"]), (&json!(1), &json!([null, null])));
-    assert_eq!(workers(&node), [0_u32; 0], "nothing runs before the first call");
+    assert_eq!(workers(&node), [0_u32; 0], "a worker runs before the first call");
     for [m, n, k, p] in [[3, 5, 4, 2], [20, 33, 17, 40], [3, 5, 4, 2]] {
         let a = made_up(m * k);
         let b = made_up(k * n);

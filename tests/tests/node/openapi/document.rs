@@ -75,7 +75,7 @@ impl OpenApiDocument {
         let Some(reference) = value.get("$ref") else { return value };
         let pointer = reference.as_str().and_then(|reference| reference.strip_prefix('#'));
         let target = pointer.and_then(|pointer| self.root.pointer(pointer));
-        self.resolve(target.unwrap_or_else(|| panic!("{reference} refers to nothing")))
+        self.resolve(target.unwrap_or_else(|| panic!("{reference} refers to a missing definition")))
     }
 
     /// A schema of `components`, as [`Self::closed`] returns it.

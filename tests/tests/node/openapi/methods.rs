@@ -28,7 +28,7 @@ async fn paths_take_the_documented_methods() {
         assert_eq!((answer.status, answer.header("weir-error")), (405, Some(code)), "{path}");
         let allowed = answer.header("allow").unwrap_or_else(|| panic!("{path}: no allow")).split(',');
         let allowed: BTreeSet<String> = allowed.map(|method| method.trim().to_owned()).collect();
-        assert_eq!(allowed, methods, "{path}: the node takes the methods on the left");
+        assert_eq!(allowed, methods, "{path}: the node allows the methods on the left");
     }
 }
 

@@ -68,5 +68,5 @@ fn http_reference_lists_every_operation() {
     if std::env::var_os("WEIR_WRITE_DOCS").is_some() {
         return std::fs::write(PAGE, new).unwrap();
     }
-    assert_eq!(page, new, "write docs/reference/http.md anew with WEIR_WRITE_DOCS=1");
+    assert_eq!(page, new, "update docs/reference/http.md with WEIR_WRITE_DOCS=1");
 }

@@ -33,7 +33,7 @@ fn references_resolve_and_components_are_used() {
     for (kind, all) in components.iter().filter(|(kind, _)| *kind != "securitySchemes") {
         for name in all.as_object().unwrap().keys() {
             let reference = format!("#/components/{kind}/{name}");
-            assert!(used.contains(&reference), "nothing refers to {reference}");
+            assert!(used.contains(&reference), "the document does not refer to {reference}");
         }
     }
 }
@@ -77,7 +77,7 @@ fn operations_are_complete() {
     let mut ids = BTreeSet::new();
     for operation in &document.operations {
         let id = &operation.id;
-        assert!(ids.insert(id.clone()), "{id} is there twice");
+        assert!(ids.insert(id.clone()), "{id} is defined twice");
         let tag = operation.object["tags"][0].as_str().unwrap_or_else(|| panic!("{id} has no tag"));
         assert!(tags.contains(&tag), "{id} has the unknown tag {tag}");
         let summary = text(&operation.object, "summary");

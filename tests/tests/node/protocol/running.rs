@@ -94,8 +94,10 @@ async fn fake_backend_supports_timeouts_and_cancellation() {
     let mut stream = TcpStream::connect(node.address()).await.unwrap();
     stream.write_all(&[head.as_bytes(), &[0; 16]].concat()).await.unwrap();
     let running = async |count| {
-        eventually("the change in what runs", async || (node.status().await.running == count).then_some(()))
-            .await;
+        eventually("the change of the running calls", async || {
+            (node.status().await.running == count).then_some(())
+        })
+        .await;
     };
     running(1).await;
     drop(stream);

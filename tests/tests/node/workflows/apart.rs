@@ -68,7 +68,7 @@ async fn model_slo_does_not_reject_workflow_steps() {
         let own = infer(&node, "d", &rows(&ROW)).await;
         (!own.is_ok() && own.code() == ErrorCode::SloUnattainable).then_some(())
     };
-    eventually("an inference by itself to be turned away", is_refused).await;
+    eventually("the rejection of a single inference", is_refused).await;
 }
 
 /// The first call of each workflow is a trial, because its models are on no device.

@@ -106,11 +106,11 @@ async fn streambox_examples_run() {
     assert_eq!(format!("a {kind}, {}", largest(&given["plate"])), expected);
     assert_eq!(given["who"], [0.0; 3]);
     let read = asked(&node, "digits").await;
-    assert_eq!(asked(&node, "traffic-person").await, 0.0, "nobody was there");
+    assert_eq!(asked(&node, "traffic-person").await, 0.0, "the branch of persons ran for a vehicle");
     let (expected, given) = ask(&node, "traffic", "traffic-person").await;
     assert_eq!(format!("a {}", ["adult", "child", "cyclist"][largest(&given["who"])]), expected);
     assert_eq!((&given["kind"][..], &given["plate"][..]), (&[0.0; 3][..], &[0.0; 10][..]));
-    assert_eq!(asked(&node, "digits").await, read, "there was no plate");
+    assert_eq!(asked(&node, "digits").await, read, "the branch of plates ran for a person");
 
     for (request, translated) in [("social-foreign", 1.0), ("social-ours", 1.0)] {
         let (expected, given) = ask(&node, "social", request).await;

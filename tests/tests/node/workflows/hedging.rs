@@ -98,7 +98,7 @@ async fn at_most_one_run_in_ten_is_hedged() {
     assert_eq!(runs, 81);
     assert!(started <= runs / 10, "{started} of {runs}");
     // The last twenty runs earn two hedges, and up to four were saved up.
-    assert!((2..=6).contains(&(started - before)), "{before} and then {started}");
+    assert!((2..=6).contains(&(started - before)), "{started} hedges after {before} before");
     // Both copies are counted, including cancelled ones.
     let all = async || (pending(&node, "m").await == 0.0).then_some(());
     eventually("the end of all copies", all).await;

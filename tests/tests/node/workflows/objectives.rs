@@ -50,7 +50,7 @@ async fn estimate(node: &TestClient, name: &str, document: &str) -> SloRefusal {
     // Dropping `hold` cancels the runs on all slots.
     match futures::future::select(ask, hold).await {
         Either::Left((answer, _)) => refused(&answer),
-        Either::Right((held, _)) => panic!("nothing was held: {held:?}"),
+        Either::Right((held, _)) => panic!("no run occupied the slots: {held:?}"),
     }
 }
 
@@ -100,7 +100,7 @@ async fn measured_calls_override_the_estimate_from_steps() {
     ];
     // The worst case takes 500 ms, the actual calls 100 ms.
     deploy(&node, "w", &format!("slo_ms = 450\n{}", workflow(&steps.concat(), "surer"))).await.ok();
-    eventually("one that is let in to be measured", async || {
+    eventually("the admission of a call", async || {
         infer(&node, "w", &rows(&[0.0; 4])).await.is_ok().then_some(())
     })
     .await;

@@ -127,7 +127,7 @@ fn ensemble() -> String {
 }
 
 async fn all_pending(node: &TestClient, count: f64) {
-    eventually("the change in what is under way", async || {
+    eventually("the change of the pending runs", async || {
         for name in ["a", "b", "c"] {
             (pending(node, name).await == count).then_some(())?;
         }
@@ -162,7 +162,7 @@ async fn branches_run_concurrently_and_end_on_client_disconnect() {
             });
             (count.map(|(_, count)| *count) == Some(1.0)).then_some(())
         };
-        eventually("the count of what was cancelled", cancelled).await;
+        eventually("the count of the cancelled run", cancelled).await;
     }
     eventually("the end of the placement", async || (node.status().await.running == 0).then_some(())).await;
 }
@@ -267,7 +267,7 @@ async fn functions_and_workflows_can_be_steps() {
     assert!(nested.text.starts_with("step in: step f: its output y"), "{}", nested.text);
     // Everything has ended.
     let idle = async || (node.status().await.running == 0).then_some(());
-    eventually("the end of everything", idle).await;
+    eventually("the end of all calls", idle).await;
 }
 
 #[tokio::test]

@@ -140,9 +140,9 @@ mod tests {
         let at = 100 * SECOND;
         let calls = vec![call(0, 0, true), call(0, at, false)];
         assert_eq!(found(calls.clone(), vec![kill(1, at - 5)]), 1);
-        assert_eq!(found(calls.clone(), vec![kill(0, at - 5)]), 0, "its own node was killed");
+        assert_eq!(found(calls.clone(), vec![kill(0, at - 5)]), 0, "the node of the call was killed");
         assert_eq!(found(calls.clone(), vec![kill(1, at - 5), kill(2, at - 5)]), 0, "two nodes were killed");
-        assert_eq!(found(calls, vec![]), 1, "nothing was killed");
+        assert_eq!(found(calls, vec![]), 1, "no node was killed");
     }
 
     #[test]

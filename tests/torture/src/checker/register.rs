@@ -1,9 +1,10 @@
 //! Registers: names whose value is the value of the latest write.
 //!
-//! Nodes may answer with an earlier value until they have heard of a write (`docs/concepts/cluster.md`
-//! and `objects.md`). A node has heard of a write that it acknowledged, and of a write whose value
-//! it has returned. It must not return a value that was definitely overwritten before such a write
-//! began. A name exists at all nodes as soon as its first write is acknowledged.
+//! Nodes may answer with an earlier value until they have heard of a write
+//! (`docs/concepts/cluster.md` and `objects.md`). A node has heard of a write that it acknowledged,
+//! and of a write whose value it has returned. It must not return a value that was definitely
+//! overwritten before such a write began. A name exists at all nodes as soon as its first write is
+//! acknowledged.
 
 use crate::history::{Effect, Micros, Operation};
 use std::collections::BTreeMap;
@@ -147,7 +148,8 @@ impl Register {
         found
     }
 
-    /// Writes that each node knows of: those that it acknowledged, and those whose values it returned.
+    /// Writes that each node knows of: those that it acknowledged, and those whose values it
+    /// returned.
     fn knowledge(&self) -> Vec<Knowledge> {
         let mut first_begin: BTreeMap<&str, Micros> = BTreeMap::new();
         for write in &self.writes {

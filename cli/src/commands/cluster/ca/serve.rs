@@ -135,7 +135,8 @@ impl Authority {
             Ok(stream) => stream,
             Err((error, mut stream)) => {
                 stream.shutdown().await?;
-                // A close with unread bytes would discard the alert, by which the node learns the reason.
+                // A close with unread bytes would discard the alert, by which the node learns the
+                // reason.
                 tokio::io::copy(&mut stream.take(REQUEST_BYTES_MAX), &mut tokio::io::sink()).await?;
                 return Err(error.into());
             }
@@ -177,8 +178,8 @@ impl Authority {
         Ok(Arc::new(config))
     }
 
-    /// Makes the answer to a request. `shown` is the certificate of the node in the TLS handshake. Also
-    /// returns a line for the output of this command. Blocks.
+    /// Makes the answer to a request. `shown` is the certificate of the node in the TLS handshake.
+    /// Also returns a line for the output of this command. Blocks.
     fn answer(
         &self,
         request: EnrolmentRequest,

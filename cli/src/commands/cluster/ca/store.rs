@@ -275,8 +275,8 @@ impl LockedStore<'_> {
         Ok((params.signed_by(key, &self.store.issuer()?)?.pem(), serial))
     }
 
-    /// Stores a certificate with its serial number, by which it can be revoked, and its hosts, for which
-    /// it can be renewed.
+    /// Stores a certificate with its serial number, by which it can be revoked, and its hosts, for
+    /// which it can be renewed.
     fn keep(&self, subject: Subject<'_>, certificate: &str, serial: &str) -> Result<()> {
         let Subject { name, hosts, .. } = subject;
         create_folder(&self.store.node(name))?;

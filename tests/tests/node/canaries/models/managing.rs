@@ -61,7 +61,11 @@ async fn rollback_ends_a_canary_and_later_rollbacks_skip_it() {
     node.post("/v1/models/m/rollback", "").await.ok();
     let now = shown(&node).await.active;
     let first: weir_types::api::ModelVersion = node.get("/v1/models/m/versions/1").await.ok().json();
-    assert_eq!((now.version, now.digest), (Version(4), first.digest), "not the canary that was rolled back");
+    assert_eq!(
+        (now.version, now.digest),
+        (Version(4), first.digest),
+        "the rollback restores the version before the canary"
+    );
 }
 
 #[tokio::test]
@@ -101,7 +105,7 @@ async fn canary_survives_restarts_and_is_not_pruned() {
     }
     node.delete("/v1/models/m").await.ok();
     node.push_model("m", 1, taking(0.0)).await;
-    assert_eq!(versions_of_runs(&node, 20).await, [1], "nothing is left of the canary");
+    assert_eq!(versions_of_runs(&node, 20).await, [1], "runs use a version of the removed model");
 }
 
 #[tokio::test]

@@ -107,7 +107,7 @@ async fn embeddings(checker: &mut ResponseChecker<'_>) {
     let answer = checker.any(checker.document().operation(operation), path, |request| {
         request.body(json!({"model": "f", "input": "text"}).to_string())
     });
-    assert_eq!(answer.await.header("weir-error"), None, "the function answers itself");
+    assert_eq!(answer.await.header("weir-error"), None, "the response is not the function's own");
     checker.put((operation, 400), path, "{}").await;
     checker.put((operation, 404), path, r#"{"model": "missing"}"#).await;
     for (input, status) in [("a", 202), ("b", 422)] {
