@@ -29,6 +29,9 @@ pub use {cluster::ClusterBuilder, cluster::TestCluster, s3::S3};
 mod etcd;
 pub use etcd::Etcd;
 
+mod nats;
+pub use nats::NatsServer;
+
 mod authority;
 pub use authority::{Authority, Issued};
 

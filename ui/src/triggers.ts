@@ -112,8 +112,15 @@ function isJson(text: string): boolean {
   }
 }
 
-/** The schedule as text, such as `0 6 * * * (Europe/Berlin)` or `every 90 seconds`. */
+/** The source as text, such as `0 6 * * * (Europe/Berlin)`, `every 90 seconds` or `events of order.new`. */
 export function schedule(source: TriggerSource): string {
+  const { nats, events } = source;
+  if (nats !== undefined) return `${nats.url} stream ${nats.stream}${nats.subject === undefined ? '' : `, subject ${nats.subject}`}`;
+  if (events !== undefined) {
+    const types = events.types === undefined ? 'all types' : events.types.join(', ');
+    const isLimited = events.subject_prefix !== undefined || events.subject_suffix !== undefined;
+    return `events of ${types}${isLimited ? `, subject ${events.subject_prefix ?? ''}*${events.subject_suffix ?? ''}` : ''}`;
+  }
   if (source.cron !== undefined) return source.timezone === undefined ? source.cron : `${source.cron} (${source.timezone})`;
   return source.every_ms === undefined ? '' : `every ${interval(source.every_ms)}`;
 }

@@ -214,6 +214,8 @@ export interface TriggerSource {
   cron?: string;
   timezone?: string;
   every_ms?: number;
+  nats?: { url: string; stream: string; subject?: string };
+  events?: { types?: string[]; subject_prefix?: string; subject_suffix?: string };
 }
 
 export interface TriggerTarget {

@@ -21,6 +21,11 @@ describe('schedules', () => {
     ]);
     expect(schedule({ every_ms: 2000 })).toBe('every 2 seconds');
   });
+  it('write streams and events as the command line does', () => {
+    expect(schedule({ nats: { url: 'nats://h', stream: 'S', subject: 'a.*' } })).toBe('nats://h stream S, subject a.*');
+    expect(schedule({ events: {} })).toBe('events of all types');
+    expect(schedule({ events: { types: ['a', 'b'], subject_suffix: '.png' } })).toBe('events of a, b, subject *.png');
+  });
   it('show times in a time zone that the browser knows', () => {
     expect(timeIn('Europe/Berlin', Date.UTC(2026, 6, 1, 4))).toBe('2026-07-01 06:00:00');
     expect(timeIn('Nowhere/City', 0)).toBeUndefined();

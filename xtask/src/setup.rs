@@ -13,9 +13,9 @@ use weir_provision::apt;
 use weir_provision::{NodeModules, OnnxRuntimeRelease, PackagesError, PythonEnvironment, Stamp, Toolchain};
 
 /// Install what this machine lacks: a Rust toolchain for functions, ONNX Runtime, the compilers for
-/// functions in other languages, clients for the tests, and etcd
+/// functions in other languages, clients for the tests, etcd and NATS
 ///
-/// Except for the Rust target, etcd and a C++ compiler, everything goes into `.weir/` and, from
+/// Except for the Rust target, etcd, NATS and a C++ compiler, everything goes into `.weir/` and, from
 /// npm, `functions/node_modules`. Installed parts are kept.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SetupArgs {}
@@ -34,6 +34,7 @@ pub(crate) fn run(repo: &Repo, _args: &SetupArgs) -> Result<()> {
             toolchain(repo)?;
             compiler()?;
             etcd();
+            nats();
             Ok(())
         },
     ];
@@ -146,6 +147,22 @@ pub(crate) fn etcd() {
 /// Whether etcd is installed.
 pub(crate) fn has_etcd() -> bool {
     process::succeeds(Command::new("etcd").arg("--version"))
+}
+
+/// Installs a NATS server for the tests of triggers, which are skipped without it.
+pub(crate) fn nats() {
+    if has_nats() {
+        return report("found", "nats-server, for tests of triggers");
+    }
+    match apt::install(&packages::NATS, &mut step) {
+        Ok(()) => report("installed", "nats-server, for tests of triggers"),
+        Err(why) => report("skipped", &format!("triggers for streams are not tested: {why}")),
+    }
+}
+
+/// Whether a NATS server is installed.
+pub(crate) fn has_nats() -> bool {
+    process::succeeds(Command::new("nats-server").arg("--version"))
 }
 
 /// Whether the browser is installed that the tests of the dashboard run, which are skipped without

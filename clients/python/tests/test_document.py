@@ -153,6 +153,7 @@ CALLS: list[Callable[[Client], Any]] = [
     lambda weir: weir.triggers.list(),
     lambda weir: weir.triggers.show("t"),
     lambda weir: weir.triggers.run("t"),
+    lambda weir: weir.triggers.send("t", {"id": "1", "source": "/a", "type": "t", "data": {"n": 1}}),
     lambda weir: weir.triggers.pause("t"),
     lambda weir: weir.triggers.resume("t"),
     lambda weir: weir.triggers.delete("t"),

@@ -1,4 +1,5 @@
-//! Echoes the request body as a tensor of bytes, which stays on the node. Built from the WIT alone,
+//! Echoes the request body as a tensor of bytes, which stays on the node, and the attributes of a
+//! CloudEvent in the headers. Built from the WIT alone,
 //! together with an unrelated HTTP library: the library does not need to support Weir.
 
 mod bindings {
@@ -13,8 +14,12 @@ use wstd::http::{Body, Error, Request, Response};
 const OPEN: u32 = u32::MAX;
 
 #[wstd::http_server]
-async fn main(_request: Request<Body>) -> Result<Response<Body>, Error> {
+async fn main(request: Request<Body>) -> Result<Response<Body>, Error> {
     let body = take_body_as_tensor(ElementType::Uint8, &[OPEN])?;
     reply_with_tensor(&body)?;
-    Ok(Response::builder().header("weir-echo-bytes", body.byte_length()).body(().into())?)
+    let mut response = Response::builder().header("weir-echo-bytes", body.byte_length());
+    for (name, value) in request.headers().iter().filter(|(name, _)| name.as_str().starts_with("ce-")) {
+        response = response.header(name, value);
+    }
+    Ok(response.body(().into())?)
 }

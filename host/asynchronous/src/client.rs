@@ -175,7 +175,7 @@ impl Invocations {
         Ok(Watched { invocations: self.clone(), tenant: tenant.clone(), id, news, _waiter: waiter })
     }
 
-    /// Whether an invocation has not ended, as far as this node has heard.
+    /// Whether an invocation has not ended, by the changes that this node has heard of.
     #[must_use]
     pub fn is_unfinished(&self, id: AsyncId) -> bool {
         self.index.lock().is_unfinished(id)

@@ -102,11 +102,11 @@ pub(super) async fn events(
     body: Body,
 ) -> Result<(StatusCode, Json<AcceptedEvents>), ApiError> {
     let name = parse_name(&name)?;
+    let body = small(body, node.triggers.message_bytes_max()).await?;
     let trigger = node.triggers.trigger_for_events(&caller.tenant, &name).await?;
     if !trigger.target().name().is_some_and(|target| caller.covers(target.as_str())) {
         return Err(TriggerError::NotFound(name).into());
     }
-    let body = small(body, node.triggers.message_bytes_max()).await?;
     let sender = Gateway::new(node.clone());
     let taken = node.triggers.take_events(&sender, trigger, &headers, &body).await?;
     Ok((StatusCode::ACCEPTED, Json(taken)))

@@ -66,7 +66,9 @@ impl<S: ByteStream> Connection<S> {
             other => return Err(NatsError::Protocol(format!("the first line is {other:?}"))),
         };
         if !server.headers {
-            return Err(NatsError::Refused("the server has no headers; NATS 2.2 or later has them".to_owned()));
+            return Err(NatsError::Refused(
+                "the server has no headers; NATS 2.2 or later has them".to_owned(),
+            ));
         }
         // What follows in clear text is not to be believed.
         let FramedParts { io, codec, .. } = framed.into_parts();

@@ -1,9 +1,9 @@
 //! Pull consumers of JetStream streams.
 
+use crate::NatsError;
 use crate::codec::MessageFrame;
 use crate::connection::{ByteStream, Connection};
 use crate::headers::MessageHeaders;
-use crate::NatsError;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -104,7 +104,10 @@ impl<S: ByteStream> Consumer<S> {
     ///
     /// # Errors
     /// If the server has no such stream, or has a consumer of this name with other settings.
-    pub async fn create(connection: Connection<S>, settings: ConsumerSettings<'_>) -> Result<Self, NatsError> {
+    pub async fn create(
+        connection: Connection<S>,
+        settings: ConsumerSettings<'_>,
+    ) -> Result<Self, NatsError> {
         let ConsumerSettings { stream, name, subject, from_oldest, unacknowledged_max } = settings;
         let mut config = json!({
             "durable_name": name,
@@ -150,8 +153,7 @@ impl<S: ByteStream> Consumer<S> {
         }
         let inbox = connection.inbox("p");
         connection.subscribe(&inbox, PULLED).await?;
-        let (stream, name) = (stream.to_owned(), name.to_owned());
-        Ok(Self { connection, stream, name, inbox, outstanding: 0 })
+        Ok(Self { connection, stream: stream.to_owned(), name: name.to_owned(), inbox, outstanding: 0 })
     }
 
     /// Whether the latest pull has ended, so that another one may begin.
@@ -199,7 +201,7 @@ impl<S: ByteStream> Consumer<S> {
         }
     }
 
-    /// Tells the server what becomes of a message.
+    /// Reports the outcome of a message to the server.
     ///
     /// # Errors
     /// If the connection failed.
@@ -299,7 +301,10 @@ mod tests {
     #[test]
     fn acknowledgements_have_the_words_of_the_server() {
         assert_eq!(Acknowledgement::Done.to_string(), "+ACK");
-        assert_eq!(Acknowledgement::Again(Duration::from_millis(1_500)).to_string(), "-NAK {\"delay\": 1500000000}");
+        assert_eq!(
+            Acknowledgement::Again(Duration::from_millis(1_500)).to_string(),
+            "-NAK {\"delay\": 1500000000}"
+        );
         assert_eq!(Acknowledgement::Never.to_string(), "+TERM");
     }
 }

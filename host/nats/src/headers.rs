@@ -55,11 +55,15 @@ mod tests {
 
     #[test]
     fn status_and_values_are_read() {
-        let status = MessageHeaders::parse(b"NATS/1.0 409 Consumer Deleted\r\nNats-Pending-Messages: 3\r\n\r\n");
+        let status =
+            MessageHeaders::parse(b"NATS/1.0 409 Consumer Deleted\r\nNats-Pending-Messages: 3\r\n\r\n");
         assert_eq!((status.status, status.status_text().as_str()), (Some(409), "Consumer Deleted (409)"));
         assert_eq!(status.get("nats-pending-messages"), Some("3"));
         let plain = MessageHeaders::parse(b"NATS/1.0\r\nContent-Type: text/plain\r\nA: 1\r\nA: 2\r\n\r\n");
-        assert_eq!((plain.status, plain.get("content-type"), plain.get("a")), (None, Some("text/plain"), Some("1")));
+        assert_eq!(
+            (plain.status, plain.get("content-type"), plain.get("a")),
+            (None, Some("text/plain"), Some("1"))
+        );
         assert_eq!(MessageHeaders::parse(b""), MessageHeaders::default());
         assert_eq!(MessageHeaders::parse(b"\xff\r\nno header\r\n"), MessageHeaders::default());
     }

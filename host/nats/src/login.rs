@@ -81,7 +81,11 @@ impl Login {
     }
 
     /// Adds the login to the options of a connection. `nonce` is that of the server.
-    pub(crate) fn add_to(&self, options: &mut Map<String, Value>, nonce: Option<&str>) -> Result<(), LoginError> {
+    pub(crate) fn add_to(
+        &self,
+        options: &mut Map<String, Value>,
+        nonce: Option<&str>,
+    ) -> Result<(), LoginError> {
         let mut add = |name: &str, value: &str| options.insert(name.to_owned(), Value::from(value));
         match self {
             Self::None => {}
@@ -114,7 +118,8 @@ fn block<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 }
 
 fn decode_seed(text: &str) -> Result<[u8; 32], LoginError> {
-    let bytes = base32_decode(text.as_bytes()).filter(|bytes| bytes.len() == SEED_LEN).ok_or(LoginError::BadSeed)?;
+    let bytes =
+        base32_decode(text.as_bytes()).filter(|bytes| bytes.len() == SEED_LEN).ok_or(LoginError::BadSeed)?;
     let checked = bytes.split_last_chunk::<2>().filter(|(key, sum)| checksum(key).to_le_bytes() == **sum);
     let (key, _) = checked.ok_or(LoginError::BadSeed)?;
     let (prefix, seed) = key.split_first_chunk::<2>().ok_or(LoginError::BadSeed)?;

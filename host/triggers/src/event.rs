@@ -57,9 +57,12 @@ impl Event {
             self.texts().map(|(name, value)| (name.to_owned(), Value::from(value))).collect();
         let content_type = self.content_type.as_deref();
         json.extend(content_type.map(|kind| ("datacontenttype".to_owned(), Value::from(kind))));
-        let data = if content_type.is_none_or(is_json) { serde_json::from_slice(&self.data).ok() } else { None };
+        let data =
+            if content_type.is_none_or(is_json) { serde_json::from_slice(&self.data).ok() } else { None };
         let text = || std::str::from_utf8(&self.data).ok().map(Value::from);
-        if let Some(data) = data.or_else(|| content_type.filter(|kind| kind.starts_with("text/")).and_then(|_| text())) {
+        if let Some(data) =
+            data.or_else(|| content_type.filter(|kind| kind.starts_with("text/")).and_then(|_| text()))
+        {
             json.insert("data".to_owned(), data);
         } else if !self.data.is_empty() {
             json.insert("data_base64".to_owned(), Value::from(BASE64_STANDARD.encode(&self.data)));
@@ -69,7 +72,8 @@ impl Event {
 
     /// All attributes with texts, by their names.
     fn texts(&self) -> impl Iterator<Item = (&str, &str)> {
-        let own = [("specversion", VERSION), ("id", &self.id), ("source", &self.source), ("type", &self.kind)];
+        let own =
+            [("specversion", VERSION), ("id", &self.id), ("source", &self.source), ("type", &self.kind)];
         let optional = [("subject", &self.subject), ("time", &self.time)];
         let optional = optional.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?)));
         let further = self.attributes.iter().map(|(name, value)| (name.as_str(), value.as_str()));
@@ -105,7 +109,10 @@ impl Event {
 
     /// Refuses an event that lacks a required attribute.
     fn complete(self) -> Result<Self, String> {
-        match [("id", &self.id), ("source", &self.source), ("type", &self.kind)].iter().find(|(_, it)| it.is_empty()) {
+        match [("id", &self.id), ("source", &self.source), ("type", &self.kind)]
+            .iter()
+            .find(|(_, it)| it.is_empty())
+        {
             Some((name, _)) => Err(format!("an event has the attribute {name}")),
             None => Ok(self),
         }

@@ -66,7 +66,8 @@ impl Triggers {
         let EventTrigger { id, trigger } = trigger;
         let plan = trigger.plan.as_ref().map_err(|error| TriggerError::Invalid(error.clone()))?;
         let Cause::Events(source) = &plan.cause else {
-            let text = format!("the trigger {} is not for events; `weir triggers show` has its source", id.name);
+            let text =
+                format!("the trigger {} is not for events; `weir triggers show` has its source", id.name);
             return Err(TriggerError::Invalid(text));
         };
         if !trigger.record.spec.enabled {

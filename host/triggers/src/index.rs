@@ -1,8 +1,7 @@
 //! The in-memory index of all triggers, which selects the next tick: plain data, without clock or
 //! I/O.
 
-use crate::messages::StreamPlan;
-use crate::plan::{Cause, Plan};
+use crate::plan::{Cause, Plan, StreamPlan};
 use crate::record::{TriggerId, TriggerRecord, TriggerState};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;

@@ -2,10 +2,8 @@
 //! at the stream's server keeps the position, so that another node goes on where the last one ended.
 
 mod reader;
-mod settings;
 mod tally;
 
-pub(crate) use settings::StreamPlan;
 pub(crate) use tally::Tally;
 
 use crate::index::KnownTrigger;

@@ -3,8 +3,10 @@
 mod request;
 pub(crate) use request::Occasion;
 
+mod stream;
+pub(crate) use stream::StreamPlan;
+
 use crate::event::Event;
-use crate::messages::StreamPlan;
 use crate::schedule::{CronExpression, Schedule};
 use axum::extract::Request;
 use http::HeaderValue;
@@ -186,7 +188,10 @@ mod tests {
         );
         let plan = Plan::new(&spec, 0).await.unwrap();
         let request = plan.request(&Name::new("nightly").unwrap(), Occasion::Tick(1_500));
-        assert_eq!((request.method(), request.uri().to_string().as_str()), (&http::Method::POST, "/fn/f/a?b=c"));
+        assert_eq!(
+            (request.method(), request.uri().to_string().as_str()),
+            (&http::Method::POST, "/fn/f/a?b=c")
+        );
         let header = |name: &str| request.headers().get(name).unwrap().to_str().unwrap();
         assert_eq!(header("weir-trigger"), "nightly");
         assert_eq!(header("weir-scheduled-at"), "1970-01-01T00:00:01.5Z");

@@ -152,6 +152,12 @@ impl Triggers {
         for _ in 0..BY_HAND_ATTEMPTS {
             let (trigger, state) = self.read(&id).await?;
             let plan = trigger.plan.as_ref().map_err(|error| TriggerError::Invalid(error.clone()))?;
+            if plan.schedule().is_none() {
+                let text = format!(
+                    "the trigger {name} has no schedule: its requests are those of messages or events"
+                );
+                return Err(TriggerError::Invalid(text));
+            }
             let invocation = AsyncId::new(now_ms(), rand::random());
             let mut next = state.as_ref().map(|stored| stored.state.clone()).unwrap_or_default();
             next.record(None, TickOutcome::Fired, Some(invocation), None);

@@ -1,5 +1,8 @@
 //! Triggers: schedules, missed ticks, overlaps, requests by hand, and the command line.
 
+mod events;
+mod streams;
+
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::time::Duration;

@@ -23,10 +23,10 @@ export function TriggerPage({ name }: { name: string }) {
   return (
     <Page title={name} actions={<TriggerActions trigger={value} onChange={reload} onDelete={toList} />}>
       <ErrorBox error={error} />
-      <Card title="Schedule">
+      <Card title="Settings">
         <Facts
           facts={[
-            ['Schedule', schedule(spec.source)],
+            ['Source', schedule(spec.source)],
             ['State', spec.enabled ? <Badge kind="good">active</Badge> : <Badge kind="plain">paused</Badge>],
             ['Target', <TargetLink target={spec.target} targets={targets} />],
             ['Missed ticks', spec.missed === 'skip' ? 'skip' : `run the latest once, up to ${ms(spec.missed_age_ms_max)} late`],

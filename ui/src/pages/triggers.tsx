@@ -18,7 +18,7 @@ export function TriggersPage() {
         <>
           {value.length === 0 ? (
             <Empty command="weir triggers create ping --every 30s --function NAME --method GET">
-              No trigger exists. A trigger calls a function, model or workflow on a schedule. Create one below, or with:
+              No trigger exists. A trigger calls a function, model or workflow on a schedule, for messages or for events. Create one below, or with:
             </Empty>
           ) : (
             <List triggers={value} targets={targets} reload={reload} />
@@ -34,7 +34,7 @@ export function TriggersPage() {
 
 function List(props: { triggers: Trigger[]; targets: Targets | undefined; reload: () => void }) {
   return (
-    <Table label="Triggers" head={['Name', 'Target', 'Schedule', 'Next tick', 'Latest tick', 'Missed', 'Overlap', 'Action']}>
+    <Table label="Triggers" head={['Name', 'Target', 'Source', 'Next tick', 'Latest tick', 'Missed', 'Overlap', 'Action']}>
       {props.triggers.map((one) => (
         <tr key={one.name}>
           <td>

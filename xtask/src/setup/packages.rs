@@ -12,6 +12,10 @@ pub(super) const COMPILER: [DebianPackage; 1] = [DebianPackage {
 pub(super) const ETCD: [DebianPackage; 1] =
     [DebianPackage { name: "etcd-server", files: &["/usr/bin/etcd"] }];
 
+/// NATS for the tests of triggers.
+pub(super) const NATS: [DebianPackage; 1] =
+    [DebianPackage { name: "nats-server", files: &["/usr/sbin/nats-server"] }];
+
 #[cfg(test)]
 mod tests {
     use super::{COMPILER, ETCD};

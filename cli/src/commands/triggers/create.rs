@@ -121,4 +121,3 @@ impl CreateArgs {
         Ok(request)
     }
 }
-

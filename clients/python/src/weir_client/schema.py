@@ -863,7 +863,7 @@ class SecretRotation(TypedDict):
 
 
 class TriggerSource(TypedDict):
-    """One of `cron` and `every_ms`."""
+    """One of `cron`, `every_ms`, `nats` and `events`."""
 
     cron: NotRequired[str]
     """Cron expression with 5 fields, or 6 with the second in front."""
@@ -871,6 +871,51 @@ class TriggerSource(TypedDict):
     """IANA time zone of `cron`. Without it, UTC."""
     every_ms: NotRequired[int]
     """Interval between ticks."""
+    nats: NotRequired[NatsSource]
+    """Messages of a stream of a NATS server with JetStream."""
+    events: NotRequired[EventsSource]
+    """Events that are sent to `POST /v1/triggers/{name}/events`."""
+
+
+class NatsSource(TypedDict):
+    """Messages of a stream of a NATS server with JetStream."""
+
+    url: str
+    """Server, `nats://HOST[:PORT]`, or `tls://HOST[:PORT]` for a connection that has to be encrypted."""
+    stream: str
+    """Stream."""
+    subject: NotRequired[str]
+    """Subject of the messages, which may have wildcards. Without it, all messages of the stream."""
+    consumer: NotRequired[str]
+    """Durable pull consumer that exists already. Without it, the node creates one."""
+    secret: NotRequired[str]
+    """Secret with the login: `USER:PASSWORD`, a token, the seed of a user's key, or a credentials file."""
+    start: NotRequired[Literal['new', 'oldest']]
+    """First message of a consumer that the node creates."""
+    batch_max: NotRequired[int]
+    """Messages in one request. Above 1, requests have batches of CloudEvents."""
+    batch_wait_ms: NotRequired[int]
+    """Time for which a batch waits for further messages."""
+    running_max: NotRequired[int]
+    """Invocations of the trigger that have not ended, at most."""
+
+
+class EventsSource(TypedDict):
+    """Events that are sent to `POST /v1/triggers/{name}/events`."""
+
+    types: NotRequired[list[str]]
+    """Types of events, in which a `*` at the end stands for any end. Without them, all types."""
+    subject_prefix: NotRequired[str]
+    """Start of the events' subjects."""
+    subject_suffix: NotRequired[str]
+    """End of the events' subjects."""
+
+
+class AcceptedEvents(TypedDict):
+    invocations: list[str]
+    """The asynchronous invocations of the events that the trigger is for, in the order of the events."""
+    skipped: int
+    """Events of other types and subjects."""
 
 
 class TriggerTarget(TypedDict):
@@ -897,7 +942,7 @@ class TriggerRequest(TypedDict):
 
 class TriggerSpec(TypedDict):
     source: TriggerSource
-    """One of `cron` and `every_ms`."""
+    """One of `cron`, `every_ms`, `nats` and `events`."""
     target: TriggerTarget
     """One of `function` and `inference`."""
     request: NotRequired[TriggerRequest]
@@ -922,18 +967,18 @@ class Trigger(TypedDict):
     next_at_ms: list[int]
     """Times of the next ticks. Empty for a paused trigger."""
     last: NotRequired[TriggerTick]
-    """The latest tick, or the latest request by hand."""
+    """The latest tick, message or event, or the latest request by hand."""
     ticks: TickCounts
     """Number of ticks since the creation, by outcome."""
     error: NotRequired[str]
-    """Why this node cannot compute the schedule, if so."""
+    """Why this node cannot compute the schedule, or why no messages arrive, if so."""
 
 
 class TriggerTick(TypedDict):
-    """The latest tick, or the latest request by hand."""
+    """The latest tick, message or event, or the latest request by hand."""
 
     scheduled_at_ms: NotRequired[int]
-    """Absent for a request by hand."""
+    """Absent for messages, events and requests by hand."""
     at_ms: int
     """Time at which a node handled the tick."""
     outcome: Literal['fired', 'overlapped', 'missed', 'failed']

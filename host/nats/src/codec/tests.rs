@@ -15,7 +15,12 @@ fn frames(bytes: &[u8], piece: usize) -> Result<Vec<ServerFrame>, NatsError> {
     Ok(frames)
 }
 
-fn message(subject: &str, reply: Option<&str>, headers: &'static [u8], payload: &'static [u8]) -> ServerFrame {
+fn message(
+    subject: &str,
+    reply: Option<&str>,
+    headers: &'static [u8],
+    payload: &'static [u8],
+) -> ServerFrame {
     ServerFrame::Message(MessageFrame {
         subject: subject.to_owned(),
         subscription: 2,

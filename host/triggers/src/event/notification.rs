@@ -19,7 +19,8 @@ pub(super) fn records(document: &Value) -> Option<&[Value]> {
 /// The event of a record. Its data is the record.
 pub(super) fn event(record: &Value) -> Result<Event, String> {
     let text = |path: &str| record.pointer(path).and_then(Value::as_str);
-    let required = |path: &str| text(path).ok_or_else(|| format!("a record of the notification has no {path}"));
+    let required =
+        |path: &str| text(path).ok_or_else(|| format!("a record of the notification has no {path}"));
     let name = required("/eventName")?;
     let bucket = required("/s3/bucket/name")?;
     let key = required("/s3/object/key")?;

@@ -86,7 +86,8 @@ fn incomplete_events_are_refused_with_the_reason() {
     assert!(given(with("subject", json!("x".repeat(3_000)))).contains("2048"));
     assert!(given(with("data_base64", json!("!"))).contains("data_base64"));
     assert!(given(json!([])).contains("object"));
-    let plain = |body: &'static str| parse(&HeaderMap::new(), &Bytes::from_static(body.as_bytes())).unwrap_err();
+    let plain =
+        |body: &'static str| parse(&HeaderMap::new(), &Bytes::from_static(body.as_bytes())).unwrap_err();
     assert!(plain("hello").contains("not JSON") && plain("{}").contains("neither"));
     assert!(plain(r#"{"Records": [{}]}"#).contains("eventName"));
     let binary = headers(&[("ce-specversion", "1.0"), ("ce-id", "%zz")]);

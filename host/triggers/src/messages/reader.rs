@@ -1,11 +1,10 @@
 //! Reads the messages of one trigger.
 
 use super::Order;
-use super::settings::StreamPlan;
 use super::tally::Tally;
 use crate::event::Event;
 use crate::index::KnownTrigger;
-use crate::plan::{Cause, Plan};
+use crate::plan::{Cause, Plan, StreamPlan};
 use crate::record::TriggerId;
 use crate::{RequestSender, Triggers};
 use http::StatusCode;
@@ -218,9 +217,9 @@ impl<R: RequestSender> Reader<R> {
     async fn accept(&mut self, stream: &StreamPlan, messages: &[Message]) -> Acknowledgement {
         let Ok(plan) = &self.trigger.plan else { return Acknowledgement::Again(AGAIN) };
         let events: Vec<_> = messages.iter().map(|message| event(stream, message)).collect();
-        let keys = messages.iter().map(|message| {
-            format!("{} {} {}", stream.source.stream, message.sequence, message.stored_at_ns)
-        });
+        let keys = messages
+            .iter()
+            .map(|message| format!("{} {} {}", stream.source.stream, message.sequence, message.stored_at_ns));
         let request = plan.event_request(&self.id.name, self.trigger.record.created_at_ms, &events, keys);
         match self.sender.send(self.id.tenant.clone(), request).await {
             Ok(accepted) => {
@@ -249,13 +248,15 @@ impl<R: RequestSender> Reader<R> {
             Some(secret) => {
                 let value = self.triggers.secrets.value(&self.id.tenant, secret).await;
                 let value = value.map_err(|error| ReadError::Setup(error.to_string()))?;
-                Login::parse(&value).map_err(|error| ReadError::Setup(format!("the secret {secret}: {error}")))?
+                Login::parse(&value)
+                    .map_err(|error| ReadError::Setup(format!("the secret {secret}: {error}")))?
             }
             None => Login::None,
         };
         let opened = timeout(CONNECT_MAX, connector.open(&self.id.tenant, host, *port)).await;
         let opened = opened.map_err(|_| ReadError::Setup(format!("{host}:{port} does not answer")))?;
-        let opened = opened.map_err(|error| ReadError::Setup(format!("cannot connect to {host}:{port}: {error}")))?;
+        let opened =
+            opened.map_err(|error| ReadError::Setup(format!("cannot connect to {host}:{port}: {error}")))?;
         let secure = |plain: Stream, server: Server| async move {
             if !server.tls_required && !stream.is_tls_required {
                 return Ok(plain);
@@ -288,7 +289,9 @@ impl<R: RequestSender> Reader<R> {
         let TriggerId { tenant, name } = &self.id;
         match timeout(DELETE_MAX, deleting).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, %tenant, trigger = %name, "the consumer of a deleted trigger stays"),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, %tenant, trigger = %name, "the consumer of a deleted trigger stays");
+            }
             Err(_) => tracing::warn!(%tenant, trigger = %name, "the consumer of a deleted trigger stays"),
         }
     }
@@ -373,7 +376,8 @@ fn event(stream: &StreamPlan, message: &Message) -> Event {
 /// a full queue or the node.
 fn is_lasting(code: ErrorCode) -> bool {
     let status = status(code);
-    let may_pass = [StatusCode::NOT_FOUND, StatusCode::TOO_MANY_REQUESTS, StatusCode::CONFLICT, StatusCode::FORBIDDEN];
+    let may_pass =
+        [StatusCode::NOT_FOUND, StatusCode::TOO_MANY_REQUESTS, StatusCode::CONFLICT, StatusCode::FORBIDDEN];
     status.is_client_error() && !may_pass.contains(&status)
 }
 

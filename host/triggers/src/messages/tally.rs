@@ -4,8 +4,8 @@ use crate::record::{TriggerId, encode};
 use crate::{TriggerError, Triggers};
 use weir_datastore::{Compare, Transaction};
 use weir_telemetry::logs::now_ms;
-use weir_types::api::{TickCounts, TickOutcome, TriggerTick};
 use weir_types::AsyncId;
+use weir_types::api::{TickCounts, TickOutcome, TriggerTick};
 
 /// Attempts to write a state that a client changes at the same time.
 const ATTEMPTS: usize = 3;
@@ -24,7 +24,8 @@ impl Tally {
     pub(crate) fn add(&mut self, outcome: TickOutcome, invocation: Option<AsyncId>, error: Option<String>) {
         self.counts.add(outcome, 1);
         let at_ms = now_ms();
-        self.last = Some(TriggerTick { scheduled_at_ms: None, at_ms, outcome, invocation, status: None, error });
+        self.last =
+            Some(TriggerTick { scheduled_at_ms: None, at_ms, outcome, invocation, status: None, error });
     }
 
     /// Records why no messages arrive, or that they do.

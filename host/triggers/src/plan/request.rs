@@ -172,4 +172,3 @@ fn check_headers(given: &std::collections::BTreeMap<String, String>) -> Result<H
     }
     Ok(headers)
 }
-

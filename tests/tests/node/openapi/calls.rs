@@ -18,15 +18,13 @@ use weir_tests::{TestClient, TestNode, component_of_0_1_0, function};
 
 /// Documented errors that these tests do not provoke, because they depend on load, on a shutdown or
 /// on a race between two requests.
-const NOT_PROVOKED: [&str; 15] = [
+const NOT_PROVOKED: [&str; 14] = [
     "readyz 503",
     "isReady 503",
     "rollBackFunction 409",
     "rollBackWorkflow 409",
     "putTrigger 409",
     "runTrigger 409",
-    // The time zone of a trigger that was stored before is missing on the node.
-    "runTrigger 422",
     "pauseTrigger 409",
     "resumeTrigger 409",
     "deleteInvocation 409",

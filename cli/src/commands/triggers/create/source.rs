@@ -134,11 +134,13 @@ mod tests {
 
     #[test]
     fn one_source_is_chosen_with_its_options() {
-        let nats = source("--nats nats://h --stream S --subject a.* --batch-max 10 --batch-wait 2s --start oldest");
+        let nats =
+            source("--nats nats://h --stream S --subject a.* --batch-max 10 --batch-wait 2s --start oldest");
         let nats = nats.unwrap().nats.unwrap();
         assert_eq!((nats.batch_max, nats.batch_wait_ms, nats.running_max), (10, 2_000, 32));
         assert_eq!((nats.start, nats.subject.as_deref()), (StreamStart::Oldest, Some("a.*")));
-        let events = source("--events s3:ObjectCreated:* --events x --subject-suffix .png").unwrap().events.unwrap();
+        let events =
+            source("--events s3:ObjectCreated:* --events x --subject-suffix .png").unwrap().events.unwrap();
         assert_eq!((events.types.len(), events.subject_suffix.as_deref()), (2, Some(".png")));
         assert_eq!(source("--events *").unwrap().events, Some(EventsSource::default()));
         assert_eq!(source("--every 1s").unwrap().every_ms, Some(1_000));

@@ -1,18 +1,19 @@
-"""Triggers: requests that a node sends on a schedule."""
+"""Triggers: requests that a node sends on a schedule, for messages or for events."""
 
 from __future__ import annotations
 
 import builtins
-from typing import cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 from .. import _operations as operations
 from .._request import request
-from ..schema import Invocation, Trigger, TriggerSpec
+from ..schema import AcceptedEvents, Invocation, Trigger, TriggerSpec
 from .http import AsyncHttp
 
 
 class AsyncTriggers:
-    """Triggers of the tenant, which start asynchronous invocations on a schedule."""
+    """Triggers of the tenant, which start asynchronous invocations."""
 
     def __init__(self, http: AsyncHttp) -> None:
         self._http = http
@@ -35,6 +36,18 @@ class AsyncTriggers:
     async def run(self, name: str) -> Invocation:
         """Sends the request of a trigger now."""
         return cast("Invocation", await self._http.json(request(operations.RUN_TRIGGER, name=name)))
+
+    async def send(self, name: str, *events: Mapping[str, Any]) -> AcceptedEvents:
+        """Sends CloudEvents to a trigger whose source is `events`.
+
+        For example, `{"id": "1", "source": "/shop", "type": "order.new", "data": {"order": 7}}`. Events
+        with the same source and id are accepted once.
+        """
+        batch = [{"specversion": "1.0", **event} for event in events]
+        headers = {"content-type": "application/cloudevents-batch+json"}
+        # The node accepts each event once, however often it is sent.
+        sent = request(operations.SEND_EVENTS, json=batch, headers=headers, is_repeatable=True, name=name)
+        return cast("AcceptedEvents", await self._http.json(sent))
 
     async def pause(self, name: str) -> Trigger:
         """Pauses a trigger."""

@@ -17,17 +17,18 @@ const RUNNING_MAX: u32 = 1_000;
 /// A stream to read.
 #[derive(Debug, Clone)]
 pub(crate) struct StreamPlan {
-    pub(super) host: String,
-    pub(super) port: u16,
-    pub(super) is_tls_required: bool,
-    pub(super) source: NatsSource,
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    pub(crate) is_tls_required: bool,
+    pub(crate) source: NatsSource,
 }
 
 impl StreamPlan {
     /// # Errors
     /// A text for the owner of the trigger.
     pub(crate) fn new(source: &NatsSource) -> Result<Self, String> {
-        let wrong = || format!("source.nats.url is nats://HOST[:PORT] or tls://HOST[:PORT], not {:.64?}", source.url);
+        let wrong =
+            || format!("source.nats.url is nats://HOST[:PORT] or tls://HOST[:PORT], not {:.64?}", source.url);
         let uri: http::Uri = source.url.parse().map_err(|_| wrong())?;
         let is_tls_required = match uri.scheme_str() {
             Some("nats") => false,
@@ -36,7 +37,9 @@ impl StreamPlan {
         };
         let authority = uri.authority().ok_or_else(wrong)?;
         if authority.as_str().contains('@') {
-            return Err("source.nats.url has no login; source.nats.secret names the secret that has it".to_owned());
+            return Err(
+                "source.nats.url has no login; source.nats.secret names the secret that has it".to_owned()
+            );
         }
         let is_bare = uri.path_and_query().is_none_or(|path| path.as_str() == "/");
         let host = authority.host().trim_start_matches('[').trim_end_matches(']');
@@ -66,7 +69,9 @@ impl StreamPlan {
             }
         }
         if source.consumer.is_some() && source.subject.is_some() {
-            return Err("a consumer that exists has its own subject: leave out source.nats.subject".to_owned());
+            return Err(
+                "a consumer that exists has its own subject: leave out source.nats.subject".to_owned()
+            );
         }
         let port = authority.port_u16().unwrap_or(PORT_DEFAULT);
         Ok(Self { host: host.to_owned(), port, is_tls_required, source: source.clone() })
@@ -74,7 +79,7 @@ impl StreamPlan {
 
     /// The consumer of a trigger. The name of one that the node creates is that of the trigger and its
     /// tenant, so that clusters that share a server should have tenants or triggers of other names.
-    pub(super) fn consumer(&self, id: &TriggerId) -> String {
+    pub(crate) fn consumer(&self, id: &TriggerId) -> String {
         let own = || format!("weir-{}-{}", id.tenant, id.name).replace('.', "_");
         self.source.consumer.clone().unwrap_or_else(own)
     }
@@ -83,7 +88,9 @@ impl StreamPlan {
     pub(crate) fn keeps_consumer_of(&self, other: &Self) -> bool {
         let [new, old] = [&self.source, &other.source];
         old.consumer.is_some()
-            || (new.consumer.is_none() && [&new.url, &new.stream] == [&old.url, &old.stream] && new.start == old.start)
+            || (new.consumer.is_none()
+                && [&new.url, &new.stream] == [&old.url, &old.stream]
+                && new.start == old.start)
     }
 }
 
@@ -101,6 +108,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    #[expect(clippy::needless_pass_by_value, reason = "callers pass literals")]
     fn plan(settings: serde_json::Value) -> Result<StreamPlan, String> {
         let mut source = json!({"url": "nats://h", "stream": "S"});
         source.as_object_mut().unwrap().extend(settings.as_object().unwrap().clone());
@@ -109,7 +117,8 @@ mod tests {
 
     #[test]
     fn servers_are_hosts_with_ports() {
-        let server = |url: &str| plan(json!({"url": url})).map(|plan| (plan.host, plan.port, plan.is_tls_required));
+        let server =
+            |url: &str| plan(json!({"url": url})).map(|plan| (plan.host, plan.port, plan.is_tls_required));
         assert_eq!(server("nats://nats.example"), Ok(("nats.example".to_owned(), 4222, false)));
         assert_eq!(server("tls://[::1]:5000"), Ok(("::1".to_owned(), 5000, true)));
         for url in ["http://h", "h:4222", "nats://h/path", "nats://", "nats://h\r\nPUB", "nats://h?x=1"] {
