@@ -5,6 +5,9 @@ use jiff::SignedDuration;
 use weir_types::SecretName;
 use weir_types::api::{EventsSource, NatsSource, StreamStart, TriggerSource};
 
+/// Sources without the options of streams. clap drops a requirement that conflicts with an argument.
+const NO_STREAMS: [&str; 3] = ["cron", "every", "events"];
+
 #[derive(Debug, clap::Args)]
 #[group(id = "cause", required = true, multiple = true)]
 pub(super) struct SourceArgs {
@@ -13,7 +16,7 @@ pub(super) struct SourceArgs {
     #[arg(long, value_name = "EXPRESSION", conflicts_with_all = ["every", "nats", "events"])]
     cron: Option<String>,
     /// Time zone of the cron expression, such as Europe/Berlin [default: UTC]
-    #[arg(long, value_name = "ZONE", requires = "cron")]
+    #[arg(long, value_name = "ZONE", requires = "cron", conflicts_with_all = ["every", "nats", "events"])]
     timezone: Option<String>,
     /// Schedule as an interval, such as 30s or 2h
     #[arg(long, value_name = "DURATION", value_parser = duration_ms, conflicts_with_all = ["nats", "events"])]
@@ -22,39 +25,39 @@ pub(super) struct SourceArgs {
     #[arg(long, value_name = "URL", requires = "stream", conflicts_with = "events")]
     nats: Option<String>,
     /// Stream of the NATS server
-    #[arg(long, value_name = "NAME", requires = "nats")]
+    #[arg(long, value_name = "NAME", requires = "nats", conflicts_with_all = NO_STREAMS)]
     stream: Option<String>,
     /// Subject of the messages, such as orders.* [default: all messages of the stream]
-    #[arg(long, value_name = "SUBJECT", requires = "nats", conflicts_with = "consumer")]
+    #[arg(long, value_name = "SUBJECT", requires = "nats", conflicts_with_all = ["cron", "every", "events", "consumer"])]
     subject: Option<String>,
     /// Durable pull consumer of the stream that exists already [default: one that Weir creates]
-    #[arg(long, value_name = "NAME", requires = "nats")]
+    #[arg(long, value_name = "NAME", requires = "nats", conflicts_with_all = NO_STREAMS)]
     consumer: Option<String>,
     /// Secret with the login at the NATS server: USER:PASSWORD, a token, the seed of a user's key, or
     /// the contents of a credentials file
-    #[arg(long, value_name = "NAME", requires = "nats")]
+    #[arg(long, value_name = "NAME", requires = "nats", conflicts_with_all = NO_STREAMS)]
     login_secret: Option<SecretName>,
     /// First message of a new consumer [default: new]
-    #[arg(long, value_name = "MESSAGE", requires = "nats")]
+    #[arg(long, value_name = "MESSAGE", requires = "nats", conflicts_with_all = NO_STREAMS)]
     start: Option<StartArg>,
     /// Messages in one request; above 1, requests have batches of CloudEvents [default: 1]
-    #[arg(long, value_name = "MESSAGES", requires = "nats")]
+    #[arg(long, value_name = "MESSAGES", requires = "nats", conflicts_with_all = NO_STREAMS)]
     batch_max: Option<u32>,
     /// Time for which a batch waits for further messages [default: 1s]
-    #[arg(long, value_name = "DURATION", value_parser = duration_ms, requires = "batch_max")]
+    #[arg(long, value_name = "DURATION", value_parser = duration_ms, requires = "batch_max", conflicts_with_all = NO_STREAMS)]
     batch_wait: Option<u64>,
     /// Invocations of the trigger that have not ended, at most [default: 32]
-    #[arg(long, value_name = "INVOCATIONS", requires = "nats")]
+    #[arg(long, value_name = "INVOCATIONS", requires = "nats", conflicts_with_all = NO_STREAMS)]
     running_max: Option<u32>,
     /// Events of this type, sent to POST /v1/triggers/NAME/events as CloudEvents or as notifications
     /// of an S3 store; a * at the end stands for any end; may be repeated
     #[arg(long, value_name = "TYPE")]
     events: Vec<String>,
     /// Start of the events' subjects, such as the folder of an object
-    #[arg(long, value_name = "TEXT", requires = "events")]
+    #[arg(long, value_name = "TEXT", requires = "events", conflicts_with_all = ["cron", "every", "nats"])]
     subject_prefix: Option<String>,
     /// End of the events' subjects, such as .png
-    #[arg(long, value_name = "TEXT", requires = "events")]
+    #[arg(long, value_name = "TEXT", requires = "events", conflicts_with_all = ["cron", "every", "nats"])]
     subject_suffix: Option<String>,
 }
 
