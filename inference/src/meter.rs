@@ -120,7 +120,7 @@ impl Used {
     }
 }
 
-/// The meter of an accepted request. When dropped, reports to the observers that the request has ended.
+/// The meter of an accepted request. When dropped, reports the end of the request to the observers.
 pub(crate) struct RequestMeter(Meter);
 
 impl RequestMeter {
