@@ -12,6 +12,7 @@ use weir_types::TenantId;
 pub struct ProcessMetrics {
     /// Idle instances, kept for another call.
     pub instances_idle: Gauge,
+    instance_waits: Family<ScopeLabels, Counter>,
     /// Open connections.
     pub connections: Gauge,
     /// Connections closed because their address had too many.
@@ -34,13 +35,23 @@ struct ScopeLabels {
     scope: &'static str,
 }
 
-/// The limit that refused memory to a guest.
+/// The instances of functions that a limit counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GuestMemoryScope {
-    /// Guests of one tenant.
+pub enum InstanceScope {
+    /// Instances of one tenant.
     Tenant,
-    /// Guests of the node.
+    /// Instances of the node.
     Node,
+}
+
+impl From<InstanceScope> for ScopeLabels {
+    fn from(scope: InstanceScope) -> Self {
+        let scope = match scope {
+            InstanceScope::Tenant => "tenant",
+            InstanceScope::Node => "node",
+        };
+        Self { scope }
+    }
 }
 
 /// Series of the linear memory of guests. The node's configuration bounds the number of
@@ -70,23 +81,28 @@ impl GuestMemoryMetrics {
     }
 
     /// Counts a call that failed.
-    pub fn refused(&self, scope: GuestMemoryScope) {
-        let scope = match scope {
-            GuestMemoryScope::Tenant => "tenant",
-            GuestMemoryScope::Node => "node",
-        };
-        self.refused.get_or_create(&ScopeLabels { scope }).inc();
+    pub fn refused(&self, scope: InstanceScope) {
+        self.refused.get_or_create(&scope.into()).inc();
     }
 }
 
 impl ProcessMetrics {
+    /// Counts a call that waits for an instance permit.
+    pub fn instance_waited(&self, scope: InstanceScope) {
+        self.instance_waits.get_or_create(&scope.into()).inc();
+    }
+
     pub(super) fn register(registry: &mut Registry) -> Self {
         let idle = "Idle instances that wait for another call of their function";
         let refused = "Connections closed because their remote address had too many";
         let used = "Memory used by bodies and tensors of requests in progress";
         let pooled = "Memory kept for the next bodies and tensors";
+        let instance_waits = Family::default();
+        let waits = "Calls that waited for an instance permit, by the scope of the limit";
+        registry.register("instance_waits", waits, instance_waits.clone());
         Self {
             instances_idle: gauge(registry, "instances_idle", idle),
+            instance_waits,
             connections: gauge(registry, "connections", "Open connections"),
             connections_refused: counter(registry, "connections_refused", refused),
             arena_used_bytes: gauge(registry, "arena_used_bytes", used),
