@@ -14,6 +14,7 @@ mod flood_requests;
 mod forge_headers;
 mod forge_tokens;
 mod hoard_handles;
+mod hoard_instances;
 mod hoard_tensors;
 mod open_connections;
 mod poison_models;
