@@ -74,8 +74,8 @@ pub struct NodeConfig {
     /// are always in memory (`required_bytes_max`). A missing value means no cap.
     /// In a cluster, the dispatcher's setting applies, over all nodes. Each node counts requests
     /// (`requests_per_s`, `requests_burst`, `requests_running_max`), names (`names_max`), stored bytes
-    /// (`stored_bytes_max`), and the instances of functions (`instances_max`) with their memory
-    /// (`guest_memory_bytes_max`).
+    /// (`stored_bytes_max`), the instances of functions (`instances_max`) with their memory
+    /// (`guest_memory_bytes_max`), and the memory of bodies and tensors (`arena_bytes_max`).
     pub tenants: BTreeMap<TenantId, TenantConfig>,
     /// Default quota, for tenants without an entry in `tenants`.
     pub tenant_default: TenantConfig,

@@ -254,7 +254,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     let Telemetry { tracer, exporter } = Telemetry::open(&config, &metrics).await?;
     let tls = NodeTls::load(&config, &metrics).await?;
     let audit = open_audit_log(&config, &metrics).await?;
-    let arena = Arena::new(config.gateway.arena_bytes_max);
+    let arena = arena(&config);
     let connector = outbound::connector(&config, &metrics).await?;
     let deployed = DeployedContent::open(&config, &storage, &metrics, &arena, &connector).await?;
     let listener = listen(&config)?;
@@ -316,6 +316,13 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     state.sweep_components().await;
     let begin = deployed.begin;
     Ok(Started { config, state: Arc::new(state), tls, storage, listener, begin, participation, exporter })
+}
+
+/// The memory for bodies and tensors, with the shares of the tenants.
+fn arena(config: &NodeConfig) -> Arena {
+    let bytes_max = config.gateway.arena_bytes_max;
+    let quotas = config.quotas();
+    Arena::with_shares(bytes_max, move |tenant| quotas.arena_bytes_max(tenant, bytes_max))
 }
 
 /// The instance slots, with the limits of instances and of their memory.

@@ -43,6 +43,10 @@ pub struct TenantQuotas {
     /// (`sandbox.guest_memory_bytes_max`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guest_memory_bytes_max: Option<u64>,
+    /// Memory of bodies and tensors of requests in progress. Default: half of that of all tenants
+    /// (`gateway.arena_bytes_max`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub arena_bytes_max: Option<u64>,
     /// Names of functions, models, kernel graphs and workflows together. Default: 10 000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub names_max: Option<u32>,
@@ -79,6 +83,7 @@ impl TenantQuotas {
             ("requests_running_max", self.requests_running_max.map(u64::from)),
             ("instances_max", self.instances_max.map(u64::from)),
             ("guest_memory_bytes_max", self.guest_memory_bytes_max),
+            ("arena_bytes_max", self.arena_bytes_max),
         ];
         let zero = quotas.into_iter().find(|(_, quota)| *quota == Some(0));
         zero.map_or(Ok(()), |(name, _)| Err(QuotaError(name)))
@@ -109,6 +114,14 @@ impl QuotaConfig {
     #[must_use]
     pub fn guest_memory_bytes_max(&self, tenant: &TenantId, node_bytes_max: u64) -> u64 {
         let given = self.quota(tenant, |quotas| quotas.guest_memory_bytes_max);
+        given.unwrap_or(if self.is_shared { node_bytes_max / 2 } else { node_bytes_max })
+    }
+
+    /// The memory that bodies and tensors of `tenant` may have, if those of all tenants may have
+    /// `node_bytes_max`.
+    #[must_use]
+    pub fn arena_bytes_max(&self, tenant: &TenantId, node_bytes_max: u64) -> u64 {
+        let given = self.quota(tenant, |quotas| quotas.arena_bytes_max);
         given.unwrap_or(if self.is_shared { node_bytes_max / 2 } else { node_bytes_max })
     }
 
@@ -393,8 +406,9 @@ mod tests {
     }
 
     #[test]
-    fn shares_of_instances_are_half_on_a_shared_node_and_can_be_set() {
-        let few = TenantQuotas { instances_max: Some(3), ..TenantQuotas::default() };
+    fn shares_are_half_on_a_shared_node_and_can_be_set() {
+        let few =
+            TenantQuotas { instances_max: Some(3), arena_bytes_max: Some(4), ..TenantQuotas::default() };
         let config = |is_shared, tenant_default| QuotaConfig {
             tenants: [(tenant("acme"), few.clone())].into(),
             tenant_default,
@@ -405,8 +419,10 @@ mod tests {
         assert_eq!((instances(&shared, "acme"), instances(&shared, "other")), (3, 5));
         let default = config(true, TenantQuotas { instances_max: Some(7), ..TenantQuotas::default() });
         assert_eq!((instances(&default, "acme"), instances(&default, "other")), (3, 7));
+        let bytes = |config: &QuotaConfig, name| config.arena_bytes_max(&tenant(name), 64);
+        assert_eq!((bytes(&shared, "acme"), bytes(&shared, "other")), (4, 32));
         let alone = config(false, TenantQuotas::default());
-        assert_eq!(instances(&alone, "other"), 9);
+        assert_eq!((instances(&alone, "other"), bytes(&alone, "other")), (9, 64));
     }
 
     #[test]

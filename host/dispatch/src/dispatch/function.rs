@@ -299,7 +299,7 @@ impl Dispatch {
                         deployment.clone(),
                         placement,
                     )),
-                    arena: self.arena.clone(),
+                    arena: self.arena.tenant(&id.tenant),
                     request,
                     images: TenantImages::new(self.images.clone(), id.tenant.clone()),
                     usage: account.usage(),

@@ -21,6 +21,7 @@ pub struct ProcessMetrics {
     pub arena_used_bytes: Gauge,
     /// Memory that the arena keeps for later bodies and tensors.
     pub arena_pooled_bytes: Gauge,
+    tenant_arena_bytes: Family<TenantLabels, Gauge>,
     /// Linear memory of guests.
     pub guest_memory: GuestMemoryMetrics,
 }
@@ -87,6 +88,12 @@ impl GuestMemoryMetrics {
 }
 
 impl ProcessMetrics {
+    /// Sets the memory that bodies and tensors of a tenant use.
+    pub fn set_tenant_arena_bytes(&self, tenant: &TenantId, bytes: u64) {
+        let gauge = self.tenant_arena_bytes.get_or_create(&TenantLabels { tenant: tenant.to_string() });
+        gauge.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+
     /// Counts a call that waits for an instance permit.
     pub fn instance_waited(&self, scope: InstanceScope) {
         self.instance_waits.get_or_create(&scope.into()).inc();
@@ -100,6 +107,9 @@ impl ProcessMetrics {
         let instance_waits = Family::default();
         let waits = "Calls that waited for an instance permit, by the scope of the limit";
         registry.register("instance_waits", waits, instance_waits.clone());
+        let tenant_arena_bytes = Family::default();
+        let help = "Memory used by bodies and tensors of a tenant's requests in progress";
+        registry.register("tenant_arena_used_bytes", help, tenant_arena_bytes.clone());
         Self {
             instances_idle: gauge(registry, "instances_idle", idle),
             instance_waits,
@@ -107,6 +117,7 @@ impl ProcessMetrics {
             connections_refused: counter(registry, "connections_refused", refused),
             arena_used_bytes: gauge(registry, "arena_used_bytes", used),
             arena_pooled_bytes: gauge(registry, "arena_pooled_bytes", pooled),
+            tenant_arena_bytes,
             guest_memory: GuestMemoryMetrics::register(registry),
         }
     }
