@@ -20,6 +20,7 @@ mod open_connections;
 mod poison_models;
 mod recurse;
 mod spin;
+mod stall_bodies;
 mod stall_uploads;
 mod upload_garbage;
 mod victim;
