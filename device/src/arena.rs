@@ -9,6 +9,12 @@
 //! - [`Arena::trim`] is called, for example when a model is unloaded: every idle block goes to the
 //!   system.
 //! - An allocation would exceed the arena's limit: idle blocks go to the system until it fits.
+//!
+//! The handle that [`Arena::tenant`] returns counts its buffers against the share of a tenant, until
+//! their last use ends. Idle blocks count for no tenant.
+
+mod tenants;
+pub use tenants::{ArenaScope, ShareReservation};
 
 use crate::block::MemoryBlock;
 use crate::buffer::{Buffer, BufferMut};
@@ -19,6 +25,8 @@ use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use tenants::{TenantShare, TenantShares};
+use weir_types::TenantId;
 
 /// Returns to a pool between two sweeps of its idle blocks.
 const RETURNS_PER_SWEEP: u32 = 1_024;
@@ -26,20 +34,27 @@ const RETURNS_PER_SWEEP: u32 = 1_024;
 /// Memory for the bodies and tensors of current requests: bounded, counted, and reused. Cheap to
 /// clone.
 #[derive(Clone)]
-pub struct Arena(Arc<ArenaShared>);
+pub struct Arena {
+    node: Arc<ArenaShared>,
+    /// The share against which buffers count, if any.
+    share: Option<Arc<TenantShare>>,
+}
 
-/// The arena's limit, or the system, leaves no room.
+/// The limit of the arena or of a tenant's share, or the system, leaves no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no room for {asked_bytes} bytes: {used_bytes} of {bytes_max} bytes for bodies and tensors are in use"
+    "no room for {asked_bytes} bytes: {used_bytes} of {bytes_max} bytes {} are in use",
+    .scope.counted()
 )]
 pub struct ArenaExhausted {
     /// The requested bytes.
     pub asked_bytes: u64,
     /// Bytes in use.
     pub used_bytes: u64,
-    /// The arena's limit.
+    /// The limit of the arena or of the share.
     pub bytes_max: u64,
+    /// The limit that leaves no room.
+    pub scope: ArenaScope,
 }
 
 struct ArenaShared {
@@ -51,6 +66,8 @@ struct ArenaShared {
     pools: [Mutex<Pool>; CLASSES],
     /// The file that large blocks are parts of, once the arena is shared.
     shared: OnceLock<Arc<SharedMemory>>,
+    /// `None` if every tenant may have the whole arena.
+    shares: Option<TenantShares>,
 }
 
 /// Idle blocks of one size; the most recently used is taken first.
@@ -67,13 +84,43 @@ impl Arena {
     /// Creates an empty arena that holds at most `bytes_max` bytes, including idle ones.
     #[must_use]
     pub fn new(bytes_max: u64) -> Self {
-        Self(Arc::new(ArenaShared {
+        Self::with(bytes_max, None)
+    }
+
+    /// Creates an empty arena in which buffers of a tenant hold at most `tenant_bytes_max` bytes.
+    #[must_use]
+    pub fn with_shares(
+        bytes_max: u64,
+        tenant_bytes_max: impl Fn(&TenantId) -> u64 + Send + Sync + 'static,
+    ) -> Self {
+        Self::with(bytes_max, Some(TenantShares::new(Box::new(tenant_bytes_max))))
+    }
+
+    fn with(bytes_max: u64, shares: Option<TenantShares>) -> Self {
+        let node = Arc::new(ArenaShared {
             bytes_max,
             held_bytes: AtomicU64::new(0),
             pooled_bytes: AtomicU64::new(0),
             pools: std::array::from_fn(|_| Mutex::default()),
             shared: OnceLock::new(),
-        }))
+            shares,
+        });
+        Self { node, share: None }
+    }
+
+    /// The same arena, for buffers that count against the share of `tenant`.
+    #[must_use]
+    pub fn tenant(&self, tenant: &TenantId) -> Self {
+        let shares = self.node.shares.as_ref();
+        let share = shares.and_then(|shares| shares.tenant(tenant, self.node.bytes_max));
+        Self { node: self.node.clone(), share }
+    }
+
+    /// Bytes that buffers of each tenant hold, rounded up to block sizes. Without the tenants that may
+    /// have the whole arena.
+    #[must_use]
+    pub fn tenants_used_bytes(&self) -> Vec<(TenantId, u64)> {
+        self.node.shares.as_ref().map(TenantShares::used_bytes).unwrap_or_default()
     }
 
     /// Allocates large blocks (64 KiB and more) in shared memory from now on. Returns a read-only
@@ -82,11 +129,11 @@ impl Arena {
     /// # Errors
     /// The system does not support such files.
     pub fn share(&self) -> io::Result<File> {
-        let shared = match self.0.shared.get() {
+        let shared = match self.node.shared.get() {
             Some(shared) => shared,
             None => {
                 let new = Arc::new(SharedMemory::new()?);
-                self.0.shared.get_or_init(|| new)
+                self.node.shared.get_or_init(|| new)
             }
         };
         shared.reader()
@@ -96,7 +143,7 @@ impl Arena {
     /// if they are elsewhere.
     #[must_use]
     pub fn shared_offset(&self, bytes: &[u8]) -> Option<u64> {
-        self.0.shared.get()?.offset_of(bytes)
+        self.node.shared.get()?.offset_of(bytes)
     }
 
     /// A buffer of `len` zeroes, to be overwritten.
@@ -121,101 +168,130 @@ impl Arena {
     /// Bytes that buffers hold, rounded up to block sizes.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
-        self.0.held_bytes.load(Ordering::Relaxed).saturating_sub(self.pooled_bytes())
+        self.node.held_bytes.load(Ordering::Relaxed).saturating_sub(self.pooled_bytes())
     }
 
     /// Idle bytes, ready for the next buffer.
     #[must_use]
     pub fn pooled_bytes(&self) -> u64 {
-        self.0.pooled_bytes.load(Ordering::Relaxed)
+        self.node.pooled_bytes.load(Ordering::Relaxed)
     }
 
     /// The most bytes that the arena holds, including idle ones.
     #[must_use]
     pub fn bytes_max(&self) -> u64 {
-        self.0.bytes_max
+        self.node.bytes_max
     }
 
     /// Frees blocks that have been idle since the last sweep. Callers should sweep every few
     /// seconds, so that an arena without traffic shrinks too.
     pub fn sweep(&self) {
-        for pool in &self.0.pools {
+        for pool in &self.node.pools {
             let unused = lock(pool).take_unused();
-            self.0.give_back(unused);
+            self.node.give_back(unused);
         }
     }
 
     /// Frees all idle blocks.
     pub fn trim(&self) {
-        for pool in &self.0.pools {
+        for pool in &self.node.pools {
             let idle = lock(pool).take_all();
-            self.0.give_back(idle);
+            self.node.give_back(idle);
         }
     }
 
     /// Counts `bytes` of memory held outside the arena as in use, until they are
     /// [released](Self::release).
     pub fn reserve(&self, bytes: u64) -> Result<(), ArenaExhausted> {
-        if self.try_reserve(bytes) {
-            return Ok(());
-        }
-        self.trim();
-        let asked = usize::try_from(bytes).unwrap_or(usize::MAX);
-        if self.try_reserve(bytes) { Ok(()) } else { Err(self.out_of_memory(asked)) }
+        self.charge(bytes)?;
+        self.reserve_of_node(bytes).inspect_err(|_| self.discharge(bytes))
     }
 
     /// Releases reserved bytes.
     pub fn release(&self, bytes: u64) {
-        self.0.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.node.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.discharge(bytes);
+    }
+
+    /// Counts `bytes` of memory that the arena holds in any case against the share of this handle's
+    /// tenant, until the result is dropped.
+    pub fn reserve_share(&self, bytes: u64) -> Result<ShareReservation, ArenaExhausted> {
+        ShareReservation::new(self.share.clone(), bytes)
     }
 
     /// A block for `len` bytes: an idle one, or else a new one.
     pub(crate) fn take(&self, len: usize) -> Result<MemoryBlock, ArenaExhausted> {
-        let class = class_of(len).ok_or_else(|| self.out_of_memory(len))?;
-        if let Some(block) = self.take_idle(class) {
-            return Ok(block);
-        }
+        let class = class_of(len).ok_or_else(|| self.out_of_memory(len as u64))?;
         let bytes = class.block_bytes as u64;
-        if !self.try_reserve(bytes) {
-            self.trim();
-            if !self.try_reserve(bytes) {
-                return Err(self.out_of_memory(len));
-            }
-        }
-        MemoryBlock::new(class.block_bytes, self.0.shared.get()).ok_or_else(|| {
-            self.0.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            self.out_of_memory(len)
+        self.charge(bytes)?;
+        self.take_of_node(class).map_err(|error| {
+            self.discharge(bytes);
+            ArenaExhausted { asked_bytes: len as u64, ..error }
         })
     }
 
     /// Takes back an unused block.
     pub(crate) fn put(&self, block: MemoryBlock) {
+        self.discharge(block.bytes() as u64);
         let index = class_of(block.bytes()).and_then(|class| class.index);
-        let Some(pool) = index.and_then(|index| self.0.pools.get(index)) else {
-            self.0.held_bytes.fetch_sub(block.bytes() as u64, Ordering::Relaxed);
+        let Some(pool) = index.and_then(|index| self.node.pools.get(index)) else {
+            self.node.held_bytes.fetch_sub(block.bytes() as u64, Ordering::Relaxed);
             return;
         };
-        self.0.pooled_bytes.fetch_add(block.bytes() as u64, Ordering::Relaxed);
+        self.node.pooled_bytes.fetch_add(block.bytes() as u64, Ordering::Relaxed);
         let unused = lock(pool).put(block);
-        self.0.give_back(unused);
+        self.node.give_back(unused);
+    }
+
+    fn take_of_node(&self, class: SizeClass) -> Result<MemoryBlock, ArenaExhausted> {
+        if let Some(block) = self.take_idle(class) {
+            return Ok(block);
+        }
+        let bytes = class.block_bytes as u64;
+        self.reserve_of_node(bytes)?;
+        MemoryBlock::new(class.block_bytes, self.node.shared.get()).ok_or_else(|| {
+            self.node.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.out_of_memory(bytes)
+        })
+    }
+
+    /// Counts bytes of the arena. Idle blocks make room.
+    fn reserve_of_node(&self, bytes: u64) -> Result<(), ArenaExhausted> {
+        if self.try_reserve(bytes) {
+            return Ok(());
+        }
+        self.trim();
+        if self.try_reserve(bytes) { Ok(()) } else { Err(self.out_of_memory(bytes)) }
+    }
+
+    /// Counts bytes of the tenant's share.
+    fn charge(&self, bytes: u64) -> Result<(), ArenaExhausted> {
+        self.share.as_ref().map_or(Ok(()), |share| share.reserve(bytes))
+    }
+
+    fn discharge(&self, bytes: u64) {
+        if let Some(share) = &self.share {
+            share.release(bytes);
+        }
     }
 
     fn take_idle(&self, class: SizeClass) -> Option<MemoryBlock> {
-        let block = lock(self.0.pools.get(class.index?)?).take()?;
-        self.0.pooled_bytes.fetch_sub(block.bytes() as u64, Ordering::Relaxed);
+        let block = lock(self.node.pools.get(class.index?)?).take()?;
+        self.node.pooled_bytes.fetch_sub(block.bytes() as u64, Ordering::Relaxed);
         Some(block)
     }
 
     fn try_reserve(&self, bytes: u64) -> bool {
-        let fits = |held: u64| held.checked_add(bytes).filter(|held| *held <= self.0.bytes_max);
-        self.0.held_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
+        let fits = |held: u64| held.checked_add(bytes).filter(|held| *held <= self.node.bytes_max);
+        self.node.held_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
     }
 
-    fn out_of_memory(&self, asked: usize) -> ArenaExhausted {
+    fn out_of_memory(&self, asked_bytes: u64) -> ArenaExhausted {
         ArenaExhausted {
-            asked_bytes: asked as u64,
+            asked_bytes,
             used_bytes: self.used_bytes(),
-            bytes_max: self.0.bytes_max,
+            bytes_max: self.node.bytes_max,
+            scope: ArenaScope::Node,
         }
     }
 }
@@ -223,7 +299,7 @@ impl Arena {
 impl std::fmt::Debug for Arena {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Arena")
-            .field("bytes_max", &self.0.bytes_max)
+            .field("bytes_max", &self.node.bytes_max)
             .field("used_bytes", &self.used_bytes())
             .field("pooled_bytes", &self.pooled_bytes())
             .finish()
@@ -387,6 +463,74 @@ mod tests {
         assert!(arena.reserve(1).is_err() && arena.buffer(1).is_err());
         arena.release(1 << 20);
         arena.buffer(1).unwrap();
+    }
+
+    fn shared_by(names: [&str; 2]) -> (Arena, [Arena; 2]) {
+        let arena = Arena::with_shares(1 << 20, |_| 512 << 10);
+        let tenants = names.map(|name| arena.tenant(&TenantId::new(name).unwrap()));
+        (arena, tenants)
+    }
+
+    #[test]
+    fn tenant_with_its_whole_share_leaves_the_rest_to_others() {
+        let (arena, [ours, theirs]) = shared_by(["ours", "theirs"]);
+        let held = ours.buffer(500 << 10).unwrap().freeze();
+        let error = ours.buffer(100 << 10).unwrap_err();
+        assert_eq!((error.scope, error.bytes_max), (ArenaScope::Tenant, 512 << 10));
+        assert!(error.to_string().contains("arena_bytes_max of [node.tenants]"), "{error}");
+        assert_eq!(ours.reserve(100 << 10).unwrap_err().scope, ArenaScope::Tenant);
+        let others = theirs.buffer(500 << 10).unwrap();
+        let error = arena.buffer(100 << 10).unwrap_err();
+        assert_eq!((error.asked_bytes, error.scope), (100 << 10, ArenaScope::Node));
+        assert!(!error.to_string().contains("tenant"), "{error}");
+        drop(held);
+        assert_eq!(ours.buffer(500 << 10).unwrap().len(), 500 << 10);
+        drop(others);
+        assert!(arena.tenants_used_bytes().iter().all(|(_, bytes)| *bytes == 0));
+    }
+
+    #[test]
+    fn slices_and_growth_count_against_the_share_until_dropped() {
+        let (arena, [ours, theirs]) = shared_by(["ours", "theirs"]);
+        let used = |name: &str| {
+            let tenants = arena.tenants_used_bytes();
+            tenants.into_iter().find(|(tenant, _)| tenant.as_str() == name).unwrap().1
+        };
+        let mut body = ours.with_capacity(0).unwrap();
+        body.extend_from_slice(&[1; 200 << 10]).unwrap();
+        let bytes = used("ours");
+        assert!((200 << 10..=256 << 10).contains(&bytes), "{bytes}");
+        let part = body.freeze().slice(..1);
+        assert_eq!((used("ours"), used("theirs")), (bytes, 0));
+        drop(part);
+        assert_eq!((used("ours"), arena.pooled_bytes()), (0, bytes));
+        // A block that one tenant has returned counts for the tenant that takes it.
+        let taken = theirs.buffer(200 << 10).unwrap();
+        assert_eq!((used("ours"), used("theirs"), arena.pooled_bytes()), (0, bytes, 0));
+        drop(taken);
+        ours.reserve(512 << 10).unwrap();
+        assert!(ours.buffer(1).is_err() && theirs.buffer(1).is_ok());
+        ours.release(512 << 10);
+        assert_eq!((used("ours"), arena.used_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn bytes_that_the_arena_refuses_do_not_count_against_the_share() {
+        let (arena, [ours, _]) = shared_by(["ours", "theirs"]);
+        let all = arena.buffer(1 << 20).unwrap();
+        assert_eq!(ours.buffer(1).unwrap_err().scope, ArenaScope::Node);
+        assert_eq!(ours.reserve(1).unwrap_err().scope, ArenaScope::Node);
+        drop(all);
+        assert!(ours.buffer(512 << 10).is_ok());
+    }
+
+    #[test]
+    fn share_of_the_whole_arena_is_not_counted() {
+        let arena = Arena::with_shares(1 << 20, |_| 1 << 20);
+        let tenant = arena.tenant(&TenantId::default());
+        let _held = tenant.buffer(1 << 20).unwrap();
+        assert_eq!((tenant.share.is_none(), arena.tenants_used_bytes()), (true, Vec::new()));
+        assert!(Arena::new(1).tenant(&TenantId::default()).share.is_none());
     }
 
     proptest! {

@@ -14,7 +14,7 @@ mod figures;
 pub use figures::{GpuFigures, OperatingPoint};
 
 mod arena;
-pub use arena::{Arena, ArenaExhausted};
+pub use arena::{Arena, ArenaExhausted, ArenaScope, ShareReservation};
 
 mod share;
 pub use share::share_of_free_bytes;

@@ -73,8 +73,9 @@ pub struct NodeConfig {
     /// device memory for the tenant's models (`resident_bytes_max`) and for the copies of them that
     /// are always in memory (`required_bytes_max`). A missing value means no cap.
     /// In a cluster, the dispatcher's setting applies, over all nodes. Each node counts requests
-    /// (`requests_per_s`, `requests_burst`, `requests_running_max`), names (`names_max`), stored
-    /// bytes (`stored_bytes_max`) and the memory of functions (`guest_memory_bytes_max`).
+    /// (`requests_per_s`, `requests_burst`, `requests_running_max`), names (`names_max`), stored bytes
+    /// (`stored_bytes_max`), the instances of functions (`instances_max`) with their memory
+    /// (`guest_memory_bytes_max`), and the memory of bodies and tensors (`arena_bytes_max`).
     pub tenants: BTreeMap<TenantId, TenantConfig>,
     /// Default quota, for tenants without an entry in `tenants`.
     pub tenant_default: TenantConfig,

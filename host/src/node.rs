@@ -32,7 +32,7 @@ use weir_cluster::Participation;
 use weir_control::response_cache::ResponseCache;
 use weir_device::Arena;
 use weir_dispatch::intermediates::Intermediates;
-use weir_dispatch::{Dispatch, InstanceSlots};
+use weir_dispatch::{Dispatch, InstanceLimits, InstanceSlots};
 use weir_gateway::{
     Access, Gateway, GivenIds, NodeState, PageGuard, PagesConfig, Permits, RequestConfig, RequestTracking,
     Server, Shutdown, Tokens,
@@ -254,7 +254,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     let Telemetry { tracer, exporter } = Telemetry::open(&config, &metrics).await?;
     let tls = NodeTls::load(&config, &metrics).await?;
     let audit = open_audit_log(&config, &metrics).await?;
-    let arena = Arena::new(config.gateway.arena_bytes_max);
+    let arena = arena(&config);
     let connector = outbound::connector(&config, &metrics).await?;
     let deployed = DeployedContent::open(&config, &storage, &metrics, &arena, &connector).await?;
     let listener = listen(&config)?;
@@ -318,15 +318,28 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     Ok(Started { config, state: Arc::new(state), tls, storage, listener, begin, participation, exporter })
 }
 
-/// The instance slots, with the memory limits of guests.
+/// The memory for bodies and tensors, with the shares of the tenants.
+fn arena(config: &NodeConfig) -> Arena {
+    let bytes_max = config.gateway.arena_bytes_max;
+    let quotas = config.quotas();
+    Arena::with_shares(bytes_max, move |tenant| quotas.arena_bytes_max(tenant, bytes_max))
+}
+
+/// The instance slots, with the limits of instances and of their memory.
 fn instance_slots(config: &NodeConfig, metrics: &Arc<Metrics>) -> InstanceSlots {
     let sandbox = &config.sandbox;
     let bytes_max = sandbox.guest_memory_bytes_max();
-    let quotas = config.quotas();
-    let tenant_bytes_max = move |tenant: &TenantId| quotas.guest_memory_bytes_max(tenant, bytes_max);
-    let memory = GuestMemory::new(bytes_max, tenant_bytes_max, metrics.clone());
-    let [slots, idle_max] = [sandbox.instances_max, sandbox.instances_idle_max].map(|max| max as usize);
-    InstanceSlots::new(slots, idle_max, memory, metrics.clone())
+    let quotas = Arc::new(config.quotas());
+    let shares = quotas.clone();
+    let tenant_bytes_max = move |tenant: &TenantId| shares.guest_memory_bytes_max(tenant, bytes_max);
+    let instances_max = sandbox.instances_max;
+    let limits = InstanceLimits {
+        instances_max,
+        idle_max: sandbox.instances_idle_max,
+        tenant_instances_max: Box::new(move |tenant| quotas.instances_max(tenant, instances_max)),
+        memory: GuestMemory::new(bytes_max, tenant_bytes_max, metrics.clone()),
+    };
+    InstanceSlots::new(limits, metrics.clone())
 }
 
 /// The configuration of the parts that requests depend on.

@@ -176,7 +176,7 @@ impl Backend for FakeBackend {
         let arrival = Arc::new(Arrival::for_model(&model));
         let model = Arc::new(model);
         let costs = Arc::new(costs);
-        let arena = self.arena.clone();
+        let arena = self.arena.tenant(&source.id().tenant);
         let loss = self.loss.clone();
         Ok(Box::new(Loaded { model, costs, arrival, threads: 1, arena, loss, cold: None }))
     }

@@ -45,7 +45,7 @@ async fn main(request: Request<Body>) -> Result<Response<Body>, Error> {
         "/recurse" => text(StatusCode::OK, &format!("{}\n", recurse(1))),
         "/log" => flood_log(),
         "/handles" => flood_handles(),
-        "/tensors" => flood_tensors(),
+        "/tensors" => flood_tensors(query == "hold").await,
         "/list" => long_list(),
         "/body" => Ok(Response::new(Body::from_stream(futures_lite::stream::repeat(vec![b'x'; MIB])))),
         "/declare" => Ok(Response::builder().header("content-length", FLOOD_BYTES).body(().into())?),
@@ -106,16 +106,21 @@ fn flood_handles() -> Result<Response<Body>, Error> {
     }
 }
 
-/// Allocates tensors until the node refuses: an error that a guest can handle.
-fn flood_tensors() -> Result<Response<Body>, Error> {
+/// Allocates tensors until the node refuses: an error that a guest can handle. With `is_held`, keeps
+/// the tensors.
+async fn flood_tensors(is_held: bool) -> Result<Response<Body>, Error> {
     let data = vec![0_u8; MIB];
     let mut all = Vec::new();
-    loop {
+    let error = loop {
         match Tensor::from_bytes(ElementType::Uint8, &[MIB as u32], &data) {
             Ok(tensor) => all.push(tensor),
-            Err(error) => return text(StatusCode::IM_A_TEAPOT, &format!("{error:?} after {}\n", all.len())),
+            Err(error) => break error,
         }
+    };
+    if is_held {
+        wstd::task::sleep(Duration::from_secs(3_600)).await;
     }
+    text(StatusCode::IM_A_TEAPOT, &format!("{error:?} after {}\n", all.len()))
 }
 
 /// Makes a host call with a long list.

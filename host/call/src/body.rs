@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use tokio_util::task::AbortOnDropHandle;
-use weir_device::{Arena, Buffer};
+use weir_device::{Arena, ArenaExhausted, ArenaScope, Buffer};
 use weir_types::ErrorCode;
 
 /// Memory reserved ahead for a body of declared length, as a multiple of the bytes received.
@@ -69,11 +69,9 @@ async fn receive(
     if length.is_some_and(|length| length > limit.bytes_max) {
         return Err(limit.too_large());
     }
-    let full =
-        |_| Fault::new(ErrorCode::Unavailable, "the node has no memory left for request bodies; try again");
     let length = length.map_or(0, |length| usize::try_from(length).unwrap_or(usize::MAX));
-    let mut buffer = arena.with_capacity(lead).map_err(full)?;
-    buffer.resize_with_zeroes(lead).map_err(full)?;
+    let mut buffer = arena.with_capacity(lead).map_err(no_room)?;
+    buffer.resize_with_zeroes(lead).map_err(no_room)?;
     let mut trailers = None;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| {
@@ -94,11 +92,24 @@ async fn receive(
             // A declared length is only a promise: reserve at most a multiple of the bytes
             // received.
             let ahead = length.min(received.saturating_mul(AHEAD)).max(received);
-            buffer.reserve(lead + ahead - buffer.len()).map_err(full)?;
+            buffer.reserve(lead + ahead - buffer.len()).map_err(no_room)?;
         }
-        buffer.extend_from_slice(&frame).map_err(full)?;
+        buffer.extend_from_slice(&frame).map_err(no_room)?;
     }
     Ok((buffer.freeze().slice(lead..), trailers))
+}
+
+/// The fault for a body that finds no room in the arena, or in the share of its tenant.
+pub fn no_room(error: ArenaExhausted) -> Fault {
+    match error.scope {
+        ArenaScope::Tenant => {
+            Fault::new(ErrorCode::QueueFull, format!("{error}; try again once other calls have ended"))
+        }
+        ArenaScope::Node => {
+            let text = "the node has no memory left for request bodies; try again";
+            Fault::new(ErrorCode::Unavailable, text)
+        }
+    }
 }
 
 impl BodyLimit {
@@ -257,6 +268,7 @@ impl<Report, Guard: BodyObserver> Drop for Guarded<Report, Guard> {
 mod tests {
     use super::*;
     use std::sync::OnceLock;
+    use weir_types::TenantId;
 
     impl BodyObserver for OnceLock<ErrorCode> {
         fn cut_off(&self, code: ErrorCode) {
@@ -268,6 +280,19 @@ mod tests {
         let code = Arc::<OnceLock<ErrorCode>>::default();
         let rest = AbortOnDropHandle::new(tokio::spawn(std::future::pending::<()>()));
         (Guarded::body(Body::from(body), 4, None, rest, code.clone()), code)
+    }
+
+    #[tokio::test]
+    async fn body_without_room_names_the_limit_of_its_tenant() {
+        let arena = Arena::with_shares(1 << 20, |_| 100 << 10);
+        let tenant = arena.tenant(&TenantId::default());
+        let limit = BodyLimit { bytes_max: 10 << 20, setting: "limit" };
+        let receiving = |bytes: usize, arena| receive_whole(Body::from(vec![0; bytes]), None, arena, limit);
+        let fault = receiving(200 << 10, &tenant).await.unwrap_err();
+        assert_eq!(fault.code, ErrorCode::QueueFull);
+        assert!(fault.text.contains("arena_bytes_max of [node.tenants]"), "{}", fault.text);
+        assert_eq!(receiving(200 << 10, &arena).await.unwrap().len(), 200 << 10);
+        assert_eq!(receiving(2 << 20, &arena).await.unwrap_err().code, ErrorCode::Unavailable);
     }
 
     #[tokio::test]

@@ -42,6 +42,14 @@ impl Turnstile {
         Self(Arc::new(TurnstileShared { what, tenant_waiting_max, line: Mutex::new(line) }))
     }
 
+    /// Takes a turn if one is free.
+    #[must_use]
+    pub fn try_turn(&self) -> Option<Turn> {
+        let mut line = self.0.line.lock();
+        line.free = line.free.checked_sub(1)?;
+        Some(Turn { shared: Some(self.0.clone()) })
+    }
+
     /// Waits for a turn. Dropping the future ends the wait.
     ///
     /// # Errors
@@ -49,8 +57,8 @@ impl Turnstile {
     pub async fn turn(&self, tenant: &TenantId) -> Result<Turn, Fault> {
         let turn = {
             let mut line = self.0.line.lock();
-            if line.free > 0 {
-                line.free -= 1;
+            if let Some(free) = line.free.checked_sub(1) {
+                line.free = free;
                 return Ok(Turn { shared: Some(self.0.clone()) });
             }
             line.wait(tenant, self.0.tenant_waiting_max)
@@ -154,6 +162,18 @@ mod tests {
 
     fn turn(turnstile: &Turnstile, name: &str) -> Turn {
         join(turnstile, name).1.unwrap().unwrap()
+    }
+
+    #[test]
+    fn try_turn_takes_only_free_turns() {
+        let turnstile = Turnstile::new("tests", 2, 10);
+        let turns = [turnstile.try_turn(), turnstile.try_turn()];
+        assert!(turns.iter().all(Option::is_some) && turnstile.try_turn().is_none());
+        let (mut waiting, _) = join(&turnstile, "a");
+        drop(turns);
+        assert!(turnstile.try_turn().is_some(), "the waiter needs only one of two turns");
+        assert!((&mut waiting).now_or_never().is_some());
+        assert_eq!(turnstile.0.line.lock().free, 2);
     }
 
     #[test]

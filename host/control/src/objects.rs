@@ -6,6 +6,7 @@
 //! the datastore. `memory` caches recently used bytes in a share of the unused tensor memory. An
 //! object is replaced as a whole: a reader gets either the old bytes or the new ones.
 
+mod borrowed;
 mod config;
 mod follow;
 mod index;
@@ -24,7 +25,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use weir_datastore::{Compare, Datastore, Key, KeyError, Revision, Transaction};
-use weir_device::{Arena, ArenaExhausted};
+use weir_device::{Arena, ArenaExhausted, ArenaScope};
 use weir_inference::{Tensor, TensorError};
 use weir_storage::Heard;
 use weir_storage::blobs::{BlobError, Blobs, PutError};
@@ -138,6 +139,7 @@ impl ObjectError {
             Self::Datastore(error) if error.is_full() => ErrorCode::DiskFull,
             Self::Datastore(error) if error.is_temporary() => ErrorCode::Unavailable,
             Self::Ttl { .. } => ErrorCode::InvalidRequest,
+            Self::OutOfMemory(error) if error.scope == ArenaScope::Tenant => ErrorCode::QueueFull,
             Self::OutOfMemory(_) | Self::Blob(BlobError::OutOfReach(_)) => ErrorCode::Unavailable,
             _ => ErrorCode::Internal,
         }
@@ -228,7 +230,7 @@ impl Objects {
         // Protects the blob from sweeps: on a node that has not received the record yet, no record
         // refers to it.
         let _hold = self.blobs.in_use().hold([digest]);
-        let (data, was_in_memory) = self.memory.get(digest, bytes, &self.blobs).await?;
+        let (data, was_in_memory) = self.memory.borrow(tenant, digest, bytes, &self.blobs).await?;
         self.metrics.objects.got(tenant, was_in_memory);
         let tensor = Tensor::new(record.datatype, record.shape.clone(), data)
             .map_err(|why| ObjectError::NotATensor { name: name.clone(), why })?;

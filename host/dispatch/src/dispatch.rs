@@ -30,7 +30,7 @@ pub use inference::ReadyModel;
 pub use job::InferenceJob;
 pub use remote::{EncodedInference, Read, refusal, write_device};
 pub use run::RunResult;
-pub use slots::InstanceSlots;
+pub use slots::{InstanceLimits, InstanceSlots};
 pub use target::{FunctionTarget, ModelTarget, Target};
 pub use workflow::Steps;
 

@@ -45,7 +45,8 @@ pub(super) async fn embed(
     let (mut head, body) = request.into_parts();
     let latest = Instant::now() + Duration::from_millis(node.config.gateway.infer_wall_ms_max);
     let length = invoke::content_length(&head.headers)?;
-    let receiving = receive_whole(body, length, &node.arena, BODY_LIMIT);
+    let arena = node.arena.tenant(&caller.tenant);
+    let receiving = receive_whole(body, length, &arena, BODY_LIMIT);
     let body = until(latest, receiving).await.unwrap_or_else(|| {
         let text = "the request body did not arrive in time (gateway.infer_wall_ms_max)";
         Err(Fault::new(ErrorCode::DeadlineExceeded, text))

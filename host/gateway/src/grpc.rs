@@ -83,7 +83,9 @@ pub(super) async fn serve(node: &Arc<NodeState>, mut request: Request) -> Respon
     if let Some(method) = method.filter(|method| SHARED_MEMORY.contains(method)) {
         return refuse(&v2::not_supported(method));
     }
-    let reserved = Arc::new(ReservedBytes::new(&node.arena));
+    let caller = request.extensions().get::<Caller>();
+    let arena = caller.map_or_else(|| node.arena.clone(), |caller| node.arena.tenant(&caller.tenant));
+    let reserved = Arc::new(ReservedBytes::new(arena));
     request.extensions_mut().insert(reserved.clone());
     let request = request.map(|body| CountedBody::new(body, reserved));
     let caps = &node.config.sandbox.limit_caps;

@@ -190,6 +190,9 @@ async fn metrics(node: &NodeState, of: Option<&TenantId>, format: TextFormat) ->
     let gauge = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
     node.metrics.process.arena_used_bytes.set(gauge(node.arena.used_bytes()));
     node.metrics.process.arena_pooled_bytes.set(gauge(node.arena.pooled_bytes()));
+    for (tenant, bytes) in node.arena.tenants_used_bytes() {
+        node.metrics.process.set_tenant_arena_bytes(&tenant, bytes);
+    }
     if let Some(health) = node.blobs.health() {
         node.metrics.storage.set(health.free_bytes(), health.failed_writes());
     }

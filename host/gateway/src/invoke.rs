@@ -227,7 +227,8 @@ async fn http(
 ) -> Result<Response, ApiError> {
     let length = content_length(&head.headers)?;
     let limit = request_limit(function.deployment());
-    let receiving = receive(body, length, &node.arena, limit);
+    let arena = node.arena.tenant(&function.deployment().id.tenant);
+    let receiving = receive(body, length, &arena, limit);
     let body = received(&ctx, function.deployment(), receiving).await?;
     prepare(&mut head.headers, id);
     let guest_uri = guest_uri(&head.uri, called);

@@ -57,7 +57,8 @@ async fn keep(
     let time_ms_max = node.config.gateway.upload_timeout_ms;
     let length = request.body().size_hint().exact();
     let limit = BodyLimit { bytes_max, setting: "objects.object_bytes_max" };
-    let receiving = receive_whole(request.into_body(), length, &node.arena, limit);
+    let arena = node.arena.tenant(&caller.tenant);
+    let receiving = receive_whole(request.into_body(), length, &arena, limit);
     let received = tokio::time::timeout(Duration::from_millis(time_ms_max), receiving).await;
     let body = received.map_err(|_| {
         let text = format!("the data did not arrive within {time_ms_max} ms (gateway.upload_timeout_ms)");

@@ -1,4 +1,5 @@
-//! Quotas of tenants on this node: the rate of requests, and the requests in progress.
+//! Quotas of tenants on this node: the rate of requests, the requests in progress, and shares of
+//! the node's instances and memory.
 //!
 //! The rate is limited by the generic cell rate algorithm: a tenant may send a burst, which refills
 //! at its rate. Clients without a token, who call public functions, may use half of both quotas, so
@@ -34,10 +35,18 @@ pub struct TenantQuotas {
     /// Requests in progress, until the client has taken the answer. Default: 2 000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requests_running_max: Option<u32>,
+    /// Live instances of functions, idle ones included. Default: half of those of all tenants
+    /// (`sandbox.instances_max`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instances_max: Option<u32>,
     /// Linear memory of the instances of functions. Default: half of that of all tenants
     /// (`sandbox.guest_memory_bytes_max`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guest_memory_bytes_max: Option<u64>,
+    /// Memory of bodies and tensors of requests in progress. Default: half of that of all tenants
+    /// (`gateway.arena_bytes_max`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub arena_bytes_max: Option<u64>,
     /// Names of functions, models, kernel graphs and workflows together. Default: 10 000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub names_max: Option<u32>,
@@ -72,7 +81,9 @@ impl TenantQuotas {
             ("requests_per_s", self.requests_per_s.map(u64::from)),
             ("requests_burst", self.requests_burst.map(u64::from)),
             ("requests_running_max", self.requests_running_max.map(u64::from)),
+            ("instances_max", self.instances_max.map(u64::from)),
             ("guest_memory_bytes_max", self.guest_memory_bytes_max),
+            ("arena_bytes_max", self.arena_bytes_max),
         ];
         let zero = quotas.into_iter().find(|(_, quota)| *quota == Some(0));
         zero.map_or(Ok(()), |(name, _)| Err(QuotaError(name)))
@@ -90,13 +101,33 @@ pub(crate) struct QuotaValues {
 }
 
 impl QuotaConfig {
+    /// The live instances that functions of `tenant` may have, if those of all tenants may have
+    /// `node_max`.
+    #[must_use]
+    pub fn instances_max(&self, tenant: &TenantId, node_max: u32) -> u32 {
+        let given = self.quota(tenant, |quotas| quotas.instances_max);
+        given.unwrap_or(if self.is_shared { node_max.div_ceil(2) } else { node_max })
+    }
+
     /// The memory that the instances of functions of `tenant` may have, if those of all tenants may
     /// have `node_bytes_max`.
     #[must_use]
     pub fn guest_memory_bytes_max(&self, tenant: &TenantId, node_bytes_max: u64) -> u64 {
-        let own = self.tenants.get(tenant).unwrap_or(&self.tenant_default);
-        let given = own.guest_memory_bytes_max.or(self.tenant_default.guest_memory_bytes_max);
+        let given = self.quota(tenant, |quotas| quotas.guest_memory_bytes_max);
         given.unwrap_or(if self.is_shared { node_bytes_max / 2 } else { node_bytes_max })
+    }
+
+    /// The memory that bodies and tensors of `tenant` may have, if those of all tenants may have
+    /// `node_bytes_max`.
+    #[must_use]
+    pub fn arena_bytes_max(&self, tenant: &TenantId, node_bytes_max: u64) -> u64 {
+        let given = self.quota(tenant, |quotas| quotas.arena_bytes_max);
+        given.unwrap_or(if self.is_shared { node_bytes_max / 2 } else { node_bytes_max })
+    }
+
+    /// A quota that is set for `tenant` or for tenants without a value.
+    fn quota<T>(&self, tenant: &TenantId, quota: impl Fn(&TenantQuotas) -> Option<T>) -> Option<T> {
+        self.tenants.get(tenant).and_then(&quota).or_else(|| quota(&self.tenant_default))
     }
 
     /// The quotas of `tenant`.
@@ -375,6 +406,26 @@ mod tests {
     }
 
     #[test]
+    fn shares_are_half_on_a_shared_node_and_can_be_set() {
+        let few =
+            TenantQuotas { instances_max: Some(3), arena_bytes_max: Some(4), ..TenantQuotas::default() };
+        let config = |is_shared, tenant_default| QuotaConfig {
+            tenants: [(tenant("acme"), few.clone())].into(),
+            tenant_default,
+            is_shared,
+        };
+        let instances = |config: &QuotaConfig, name| config.instances_max(&tenant(name), 9);
+        let shared = config(true, TenantQuotas::default());
+        assert_eq!((instances(&shared, "acme"), instances(&shared, "other")), (3, 5));
+        let default = config(true, TenantQuotas { instances_max: Some(7), ..TenantQuotas::default() });
+        assert_eq!((instances(&default, "acme"), instances(&default, "other")), (3, 7));
+        let bytes = |config: &QuotaConfig, name| config.arena_bytes_max(&tenant(name), 64);
+        assert_eq!((bytes(&shared, "acme"), bytes(&shared, "other")), (4, 32));
+        let alone = config(false, TenantQuotas::default());
+        assert_eq!((instances(&alone, "other"), bytes(&alone, "other")), (9, 64));
+    }
+
+    #[test]
     fn omitted_quotas_are_those_of_the_default_and_the_node() {
         let acme = TenantQuotas { requests_per_s: Some(7), ..TenantQuotas::default() };
         let default = TenantQuotas { names_max: Some(3), ..TenantQuotas::default() };
@@ -390,6 +441,7 @@ mod tests {
         let alone = config(false).values(&tenant("other"));
         assert_eq!((alone.requests_per_s, alone.names_max, alone.stored_bytes_max), (u32::MAX, 3, u64::MAX));
         let zero = TenantQuotas { requests_burst: Some(0), ..TenantQuotas::default() };
+        assert!(TenantQuotas { instances_max: Some(0), ..TenantQuotas::default() }.check().is_err());
         assert!(zero.check().is_err() && acme.check().is_ok());
     }
 }

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use weir_call::Fault;
-use weir_telemetry::{GuestMemoryScope, Metrics};
+use weir_telemetry::{InstanceScope, Metrics};
 use weir_types::{ErrorCode, TenantId};
 
 /// Memory of the guests of a node.
@@ -63,14 +63,14 @@ impl GuestMemory {
 
 impl TenantMemory {
     /// The limit that `bytes` more would exceed, if any.
-    pub fn lacks(&self, bytes: u64) -> Option<GuestMemoryScope> {
+    pub fn lacks(&self, bytes: u64) -> Option<InstanceScope> {
         let bytes = signed(bytes);
         let exceeds = |gauge: &Gauge, bytes_max: u64| gauge.get().saturating_add(bytes) > signed(bytes_max);
         if exceeds(&self.0.bytes, self.0.bytes_max) {
-            Some(GuestMemoryScope::Tenant)
+            Some(InstanceScope::Tenant)
         } else {
             let is_over = exceeds(self.node_bytes(), self.0.node_bytes_max);
-            is_over.then_some(GuestMemoryScope::Node)
+            is_over.then_some(InstanceScope::Node)
         }
     }
 
@@ -79,7 +79,7 @@ impl TenantMemory {
     ///
     /// # Errors
     /// The limit that they exceed; then they do not count.
-    pub(crate) fn reserve(&self, bytes: usize) -> Result<(), GuestMemoryScope> {
+    pub(crate) fn reserve(&self, bytes: usize) -> Result<(), InstanceScope> {
         self.add(signed(bytes as u64));
         self.lacks(0).map_or(Ok(()), |scope| {
             self.release(bytes);
@@ -93,17 +93,17 @@ impl TenantMemory {
     }
 
     /// The error for a call that has failed for want of memory. Counts it.
-    pub fn refusal(&self, scope: GuestMemoryScope) -> Fault {
+    pub fn refusal(&self, scope: InstanceScope) -> Fault {
         self.0.metrics.process.guest_memory.refused(scope);
         let TenantMemoryShared { bytes_max, node_bytes_max, .. } = *self.0;
         match scope {
-            GuestMemoryScope::Tenant => Fault::new(
+            InstanceScope::Tenant => Fault::new(
                 ErrorCode::QueueFull,
                 format!(
                     "functions of this tenant may use {bytes_max} bytes of memory together (guest_memory_bytes_max of [node.tenants]), which they do; try again once other calls have ended"
                 ),
             ),
-            GuestMemoryScope::Node => Fault::new(
+            InstanceScope::Node => Fault::new(
                 ErrorCode::Unavailable,
                 format!(
                     "functions on this node may use {node_bytes_max} bytes of memory together (sandbox.guest_memory_bytes_max), which they do; try again"
@@ -145,12 +145,12 @@ mod tests {
         let memory = memory(300, 200);
         let [ours, theirs] = ["ours", "theirs"].map(|name| memory.tenant(&TenantId::new(name).unwrap()));
         ours.reserve(200).unwrap();
-        assert_eq!(ours.reserve(1), Err(GuestMemoryScope::Tenant));
-        assert_eq!(theirs.reserve(101), Err(GuestMemoryScope::Node));
+        assert_eq!(ours.reserve(1), Err(InstanceScope::Tenant));
+        assert_eq!(theirs.reserve(101), Err(InstanceScope::Node));
         theirs.reserve(100).unwrap();
-        assert_eq!(ours.lacks(1), Some(GuestMemoryScope::Tenant));
+        assert_eq!(ours.lacks(1), Some(InstanceScope::Tenant));
         ours.release(200);
-        assert_eq!((ours.lacks(200), ours.lacks(201)), (None, Some(GuestMemoryScope::Tenant)));
+        assert_eq!((ours.lacks(200), ours.lacks(201)), (None, Some(InstanceScope::Tenant)));
         assert_eq!(theirs.lacks(100), None);
         theirs.release(100);
         assert_eq!(memory.metrics.process.guest_memory.bytes.get(), 0);
@@ -160,8 +160,8 @@ mod tests {
     fn refusals_name_the_setting() {
         let memory = memory(300, 200).tenant(&TenantId::default());
         for (scope, code, setting) in [
-            (GuestMemoryScope::Tenant, ErrorCode::QueueFull, "guest_memory_bytes_max of [node.tenants]"),
-            (GuestMemoryScope::Node, ErrorCode::Unavailable, "sandbox.guest_memory_bytes_max"),
+            (InstanceScope::Tenant, ErrorCode::QueueFull, "guest_memory_bytes_max of [node.tenants]"),
+            (InstanceScope::Node, ErrorCode::Unavailable, "sandbox.guest_memory_bytes_max"),
         ] {
             let fault = memory.refusal(scope);
             assert_eq!(fault.code, code);

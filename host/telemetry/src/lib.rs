@@ -13,8 +13,8 @@ pub mod usage;
 
 pub use audit::{AuditConfig, AuditEvent, AuditLog};
 pub use metrics::{
-    AnswerScope, ColdStart, CutCause, DemandTotals, FunctionMetrics, GuestMemoryScope, HandshakeFailure,
-    HedgeMetrics, Metrics, ModelCanaryMetrics, QuotaKind, Retired, SchedulerBacklog, Served, Signal,
+    AnswerScope, ColdStart, CutCause, DemandTotals, FunctionMetrics, HandshakeFailure, HedgeMetrics,
+    InstanceScope, Metrics, ModelCanaryMetrics, QuotaKind, Retired, SchedulerBacklog, Served, Signal,
     SizeMetrics, SpanDrop, Tally, TextFormat, Times,
 };
 pub use trace::{

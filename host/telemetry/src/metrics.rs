@@ -60,7 +60,7 @@ use devices::DeviceMetrics;
 use functions::FunctionFamilies;
 use hedges::AllHedges;
 use intermediates::IntermediateMetrics;
-pub use process::GuestMemoryScope;
+pub use process::InstanceScope;
 use process::ProcessMetrics;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;

@@ -147,7 +147,8 @@ impl Backend for Cuda {
             };
             return self.kernel_graphs.as_ref().ok_or_else(off)?.load(source);
         }
-        Ok(Box::new(GpuWorkerModel::load(self.worker.worker()?, source, self.arena.clone())?))
+        let arena = self.arena.tenant(&source.id().tenant);
+        Ok(Box::new(GpuWorkerModel::load(self.worker.worker()?, source, arena)?))
     }
 
     fn footprint(&self, source: &ModelSource) -> Footprint {

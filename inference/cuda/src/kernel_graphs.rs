@@ -78,7 +78,7 @@ impl KernelGraphs {
     /// Loads a graph. Its first run starts the worker.
     pub fn load(&self, source: &ModelSource) -> Result<Box<dyn Model>, InferenceError> {
         let worker = self.worker(&source.id().tenant);
-        let arena = self.arena.clone();
+        let arena = self.arena.tenant(&source.id().tenant);
         let failures = self.capture_failures.clone();
         Ok(Box::new(KernelGraphModel::load(worker, source, self.footprint(source), arena, failures)?))
     }

@@ -61,11 +61,12 @@ impl Backend for OnnxRuntime {
     fn load(&self, source: &ModelSource) -> Result<Box<dyn Model>, InferenceError> {
         let path = find_onnxruntime(self.config.library.as_deref())?;
         let runtime = Runtime::open(&path, self.config.run_memory_bytes_max)?;
+        let arena = self.arena.tenant(&source.id().tenant);
         if let Some(config) = &self.config.workers {
             let workers = self.workers.get_or_init(|| Arc::new(Workers::new(config.clone(), path)));
-            return workers.load(source, &self.arena, &self.store);
+            return workers.load(source, &arena, &self.store);
         }
-        Ok(Box::new(CpuModel::load(runtime, source, &self.arena, &self.store)?))
+        Ok(Box::new(CpuModel::load(runtime, source, &arena, &self.store)?))
     }
 
     fn form<'a>(&self, prepared: &'a Prepared) -> Option<&'a Variant> {

@@ -7,8 +7,8 @@ use weir_tests::function;
 #[tokio::test(flavor = "multi_thread")]
 async fn queues_full_of_urgent_calls_affect_no_other_tenant() {
     // The gate of one function admits 128 calls, so only several functions together reach the later
-    // limits.
-    attack(node(), async |attacker| {
+    // limits, and take more instances than the node has.
+    attack(node().set("sandbox.instances_max", 256), async |attacker| {
         let names = ["a", "b", "c"];
         for name in names {
             attacker.deploy_with(name, "limits.deadline_ms=2000", function("misbehave")).await;

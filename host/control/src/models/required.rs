@@ -142,7 +142,7 @@ impl Models {
     async fn warm_up(&self, entry: &ModelEntry, pin: &Pin, device: Ordinal, arena: &Arena) {
         let mask = entry.record.manifest.batching.mask.as_deref();
         let made = GeneratedInputs::smallest(pin.signature(), mask);
-        let arena = arena.clone();
+        let arena = arena.tenant(&entry.source.id().tenant);
         let made = tokio::task::spawn_blocking(move || made?.make(1, &arena)).await;
         let Ok(Ok(inputs)) = made else { return };
         let request = RunRequest { inputs, priority: WARM_UP_PRIORITY, ..RunRequest::default() };

@@ -5,6 +5,7 @@
 //! their eviction from the cache.
 
 use super::ObjectError;
+use super::borrowed::BorrowedBytes;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use tokio::sync::{Notify, OnceCell};
 use weir_device::{Arena, Buffer, share_of_free_bytes};
 use weir_storage::blobs::{BlobError, Blobs};
-use weir_types::{ContentHash, Hasher};
+use weir_types::{ContentHash, Hasher, TenantId};
 
 /// The number of bytes read from disk at once.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -23,6 +24,7 @@ pub(super) struct ByteCache {
     arena: Arena,
     free_percent_max: u64,
     state: Mutex<ByteCacheState>,
+    borrowed: BorrowedBytes,
     /// Notified when bytes are added.
     filled: Notify,
 }
@@ -53,13 +55,31 @@ impl ByteCache {
     /// Creates an empty cache in `arena`, limited to `free_percent_max` per cent of the arena's
     /// free memory.
     pub(super) fn new(arena: Arena, free_percent_max: u64) -> Self {
-        Self { arena, free_percent_max, state: Mutex::default(), filled: Notify::new() }
+        let borrowed = BorrowedBytes::default();
+        Self { arena, free_percent_max, state: Mutex::default(), borrowed, filled: Notify::new() }
     }
 
-    /// Returns the `bytes` with this `digest` from the cache, or from their file, which is fetched
-    /// if necessary. Also returns whether they were cached. Concurrent callers share one read.
-    pub(super) async fn get(
+    /// Returns the `bytes` with this `digest` to a call of `tenant`, from memory or from their file.
+    /// Also returns whether they were in memory.
+    pub(super) async fn borrow(
         &self,
+        tenant: &TenantId,
+        digest: ContentHash,
+        bytes: u64,
+        blobs: &Blobs,
+    ) -> Result<(Buffer, bool), ObjectError> {
+        if let Some(held) = self.borrowed.find(tenant, digest) {
+            return Ok((held, true));
+        }
+        let (data, was_in_memory) = self.get(tenant, digest, bytes, blobs).await?;
+        Ok((self.borrowed.lend(tenant, digest, data, &self.arena)?, was_in_memory))
+    }
+
+    /// Returns bytes from the cache, or from their file, which is fetched if necessary. Concurrent
+    /// callers share one read, which counts against the share of the tenant that began it.
+    async fn get(
+        &self,
+        tenant: &TenantId,
         digest: ContentHash,
         bytes: u64,
         blobs: &Blobs,
@@ -73,6 +93,7 @@ impl ByteCache {
             Reading { memory: self, digest, cell }
         };
         let read = reading.cell.get_or_try_init(async || {
+            let _reservation = self.arena.tenant(tenant).reserve_share(bytes)?;
             let path = blobs.fetch(digest).await?;
             let arena = self.arena.clone();
             let reading = move || read(&path, digest, bytes, &arena);

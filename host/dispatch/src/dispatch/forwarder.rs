@@ -198,7 +198,7 @@ async fn encode(
     job.inputs = dispatch.intermediates.off_devices(std::mem::take(&mut job.inputs)).await?;
     let what = (target.name(), target.version());
     let outputs = (job.wanted.as_deref(), job.handed_on());
-    EncodedInference::new(&dispatch.arena, what, call.priority, &job.inputs, outputs)
+    EncodedInference::new(&dispatch.arena.tenant(target.tenant()), what, call.priority, &job.inputs, outputs)
 }
 
 impl Dispatch {

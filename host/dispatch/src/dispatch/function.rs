@@ -169,7 +169,7 @@ impl Dispatch {
             let entry = self.load(call, function).await?;
             Ok(ReadyFunction { entry, permits, placement, queue_time: queued.elapsed() })
         });
-        ready.await.unwrap_or_else(|| Err(function.start_timeout()))
+        ready.await.unwrap_or_else(|| Err(self.start_timeout(function)))
     }
 
     /// Admits a call nested in one that was placed here. A function call within another function
@@ -192,7 +192,16 @@ impl Dispatch {
             let entry = self.load(call, function).await?;
             Ok(ReadyFunction { entry, permits, placement, queue_time: queued.elapsed() })
         });
-        ready.await.unwrap_or_else(|| Err(function.start_timeout()))
+        ready.await.unwrap_or_else(|| Err(self.start_timeout(function)))
+    }
+
+    /// The fault of an admitted call whose deadline passed before it could start.
+    fn start_timeout(&self, function: &FunctionTarget) -> Fault {
+        let fault = function.start_timeout();
+        match self.slots.share_used_up(&function.deployment().id.tenant) {
+            Some(why) => Fault { text: format!("{}: {why}", fault.text), ..fault },
+            None => fault,
+        }
     }
 
     /// Takes an instance slot, with the secrets of the function: of its idle instance, or decrypted
@@ -290,7 +299,7 @@ impl Dispatch {
                         deployment.clone(),
                         placement,
                     )),
-                    arena: self.arena.clone(),
+                    arena: self.arena.tenant(&id.tenant),
                     request,
                     images: TenantImages::new(self.images.clone(), id.tenant.clone()),
                     usage: account.usage(),

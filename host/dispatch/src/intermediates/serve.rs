@@ -52,9 +52,9 @@ pub(super) async fn take(
     let is_there = head.status.is_success();
     let bytes_max = if is_there { bytes } else { REFUSAL_BYTES_MAX };
     let limit = BodyLimit { bytes_max, setting: "the known size" };
-    let body = receive_whole(body, is_there.then_some(bytes), arena, limit).await;
+    let body = receive_whole(body, is_there.then_some(bytes), &arena.tenant(tenant), limit).await;
     let body = body.map_err(|error| match error.code {
-        ErrorCode::Unavailable => error,
+        ErrorCode::Unavailable | ErrorCode::QueueFull => error,
         _ => lost(format!("node {} broke off: {}", index.node.0, error.text)),
     })?;
     if is_there { Ok(body) } else { Err(refusal(&head.headers, &body)) }

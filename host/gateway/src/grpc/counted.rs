@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use tonic::Status;
-use weir_device::Arena;
+use weir_device::{Arena, ArenaScope};
 
 /// Bytes that one call has received, reserved in the arena until the call ends.
 pub(super) struct ReservedBytes {
@@ -17,12 +17,15 @@ pub(super) struct ReservedBytes {
 }
 
 impl ReservedBytes {
-    pub(super) fn new(arena: &Arena) -> Self {
-        Self { arena: arena.clone(), bytes: AtomicU64::new(0) }
+    pub(super) fn new(arena: Arena) -> Self {
+        Self { arena, bytes: AtomicU64::new(0) }
     }
 
     fn grow(&self, bytes: u64) -> Result<(), Status> {
-        self.arena.reserve(bytes).map_err(|error| Status::unavailable(error.to_string()))?;
+        self.arena.reserve(bytes).map_err(|error| match error.scope {
+            ArenaScope::Tenant => Status::resource_exhausted(error.to_string()),
+            ArenaScope::Node => Status::unavailable(error.to_string()),
+        })?;
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
@@ -85,7 +88,7 @@ mod tests {
     #[tokio::test]
     async fn received_bytes_count_until_the_call_ends() {
         let arena = Arena::new(1_000);
-        let reserved = Arc::new(ReservedBytes::new(&arena));
+        let reserved = Arc::new(ReservedBytes::new(arena.clone()));
         let body = CountedBody::new(Body::from(vec![0; 600]), reserved.clone());
         assert_eq!(body.collect().await.unwrap().to_bytes().len(), 600);
         assert_eq!(arena.used_bytes(), 600);

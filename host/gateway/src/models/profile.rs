@@ -82,7 +82,7 @@ pub(crate) async fn profile(
     let inputs = GeneratedInputs::new(ready.pin().signature(), mask, request.dims, batch_max)?;
     let profiling = Profiling {
         models: node.models.clone(),
-        arena: node.arena.clone(),
+        arena: node.arena.tenant(&entry.source.id().tenant),
         inputs: inputs.into(),
         entry,
         plan,

@@ -24,7 +24,7 @@ use weir_dispatch::{CallCtx, FunctionTarget, InferenceJob, RunResult, Target};
 use weir_inference::{Completion, Tensor};
 use weir_protocol::RequestedOutput;
 use weir_telemetry::{Served, Times, Trace};
-use weir_types::{ErrorCode, ModelLabels, Port};
+use weir_types::{ErrorCode, ModelLabels, Port, TenantId};
 
 /// An inference whose request has not been read yet.
 pub(crate) struct InferenceCall {
@@ -151,6 +151,11 @@ impl InferenceCall {
             );
             Err(ApiError::new(ErrorCode::DeadlineExceeded, text))
         })
+    }
+
+    /// The tenant that owns the target.
+    pub(crate) fn tenant(&self) -> &TenantId {
+        self.target.tenant()
     }
 
     /// Reads, runs and writes the inference, and counts it.

@@ -8,6 +8,7 @@ use flate2::write::{GzEncoder, ZlibEncoder};
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING};
 use http::{HeaderMap, HeaderValue};
 use std::io::{Read, Write};
+use weir_call::body::no_room;
 use weir_device::{Arena, Buffer, BufferMut};
 use weir_types::ErrorCode;
 
@@ -64,8 +65,8 @@ impl Encoding {
         arena: &Arena,
         bytes_max: u64,
     ) -> Result<Buffer, ApiError> {
-        let mut plain = arena.with_capacity(lead).map_err(no_memory)?;
-        plain.resize_with_zeroes(lead).map_err(no_memory)?;
+        let mut plain = arena.with_capacity(lead).map_err(no_room)?;
+        plain.resize_with_zeroes(lead).map_err(no_room)?;
         match self {
             Self::Gzip => read(MultiGzDecoder::new(&body[..]), &mut plain, lead, bytes_max)?,
             Self::Deflate => {
@@ -97,7 +98,7 @@ fn read(mut from: impl Read, to: &mut BufferMut, lead: usize, bytes_max: u64) ->
             let text = format!("the request body has more than {bytes_max} bytes when it is decompressed");
             return Err(ApiError::new(ErrorCode::BodyTooLarge, text));
         }
-        to.extend_from_slice(read).map_err(no_memory)?;
+        to.extend_from_slice(read).map_err(no_room)?;
     }
 }
 
@@ -110,10 +111,6 @@ fn write<W: Write>(mut to: W, pieces: &[impl AsRef<[u8]>]) -> std::io::Result<W>
 
 fn broken(why: &dyn std::fmt::Display) -> ApiError {
     ApiError::new(ErrorCode::InvalidRequest, format!("the body is not what content-encoding says: {why}"))
-}
-
-fn no_memory(_: weir_device::ArenaExhausted) -> ApiError {
-    ApiError::new(ErrorCode::Unavailable, "the node has no memory left for request bodies; try again")
 }
 
 #[cfg(test)]

@@ -107,7 +107,8 @@ async fn answer(
 ) -> Result<Response, ApiError> {
     let limits = call.limits(node);
     let asked = async |call: &InferenceCall| {
-        let reading = read(node, headers, body, limits.request, call.ports());
+        let arena = node.arena.tenant(call.tenant());
+        let reading = read((node, arena), headers, body, limits.request, call.ports());
         call.in_time(node, reading).await
     };
     let written = async |answered: Answered| {

@@ -9,7 +9,7 @@ use axum::body::Body;
 use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
 use std::time::{Duration, Instant};
-use weir_call::body::{BodyLimit, receive_behind};
+use weir_call::body::{BodyLimit, no_room, receive_behind};
 use weir_call::headers::INFERENCE_HEADER_LENGTH;
 use weir_device::{Arena, Buffer};
 use weir_inference::Tensor;
@@ -82,10 +82,10 @@ impl Wire {
     }
 }
 
-/// Receives a body within `limit`, before and after decompression, and reads it. `ports` are the
-/// inputs of a model that declares them.
+/// Receives a body within `limit`, before and after decompression, into `arena`, and reads it.
+/// `ports` are the inputs of a model that declares them.
 pub(super) async fn read(
-    node: &NodeState,
+    (node, arena): (&NodeState, Arena),
     headers: &HeaderMap,
     body: Body,
     limit: BodyLimit,
@@ -93,13 +93,12 @@ pub(super) async fn read(
 ) -> Result<Unresolved, ApiError> {
     let wire = Wire::from_headers(headers)?;
     let lead = if wire.encoding.is_none() { wire.lead() } else { 0 };
-    let body = receive_behind(lead, body, wire.length, &node.arena, limit).await?;
+    let body = receive_behind(lead, body, wire.length, &arena, limit).await?;
     let json_bytes = wire.json_bytes.unwrap_or(body.len()).min(body.len());
     let work_bytes = match wire.encoding {
         Some(_) => body.len(),
         None => json_bytes + (body.len() - json_bytes) / BINARY_WEIGHT,
     };
-    let arena = node.arena.clone();
     let work = move || {
         let started = Instant::now();
         let body = match wire.encoding {
@@ -168,10 +167,8 @@ fn raw(body: &Buffer, ports: Option<&[Port]>, arena: &Arena) -> Result<Unresolve
     let data = match prefix {
         None => body.clone(),
         Some(prefix) => {
-            let full =
-                |error: weir_device::ArenaExhausted| ApiError::new(ErrorCode::Unavailable, error.to_string());
-            let mut data = arena.with_capacity(prefix.len() + body.len()).map_err(full)?;
-            data.extend_from_slice(&prefix).and_then(|()| data.extend_from_slice(body)).map_err(full)?;
+            let mut data = arena.with_capacity(prefix.len() + body.len()).map_err(no_room)?;
+            data.extend_from_slice(&prefix).and_then(|()| data.extend_from_slice(body)).map_err(no_room)?;
             data.freeze()
         }
     };

@@ -4,7 +4,7 @@ use super::usage::SandboxUsage;
 use crate::TenantMemory;
 use std::sync::Arc;
 use wasmtime::ResourceLimiter;
-use weir_telemetry::GuestMemoryScope;
+use weir_telemetry::InstanceScope;
 use weir_types::Limits;
 
 /// The limit that refused a growth.
@@ -15,7 +15,7 @@ pub(super) enum RefusedGrowth {
     /// The function's limit of table elements.
     Table,
     /// The memory limit of all guests of the tenant or of the node.
-    AllGuests(GuestMemoryScope),
+    AllGuests(InstanceScope),
 }
 
 /// Sums up all memories and tables of a store; wasmtime's own limits apply to each memory
@@ -157,7 +157,7 @@ mod tests {
         let [mut first, mut second] = [meter(), meter()];
         assert!(first.memory_growing(0, 60, None).unwrap());
         assert!(!second.memory_growing(0, 60, None).unwrap(), "the first guest has 60 of 100 bytes");
-        assert_eq!(second.refused(), Some(RefusedGrowth::AllGuests(GuestMemoryScope::Tenant)));
+        assert_eq!(second.refused(), Some(RefusedGrowth::AllGuests(InstanceScope::Tenant)));
         second.memory_grow_failed(wasmtime::Error::msg("refused")).unwrap();
         assert!(first.memory_growing(60, 100, None).unwrap());
         first.memory_grow_failed(wasmtime::Error::msg("no pages")).unwrap();

@@ -8,13 +8,15 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use weir_types::TenantId;
 
-/// A quota of a tenant's requests.
+/// A quota of a tenant that refuses requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QuotaKind {
     /// Requests per second.
     Rate,
     /// Requests in progress.
     Running,
+    /// Live instances of functions.
+    Instances,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -55,6 +57,7 @@ impl AccessMetrics {
         let quota = match kind {
             QuotaKind::Rate => "requests_per_s",
             QuotaKind::Running => "requests_running_max",
+            QuotaKind::Instances => "instances_max",
         };
         self.over_quota.get_or_create(&QuotaLabels { tenant: tenant.to_string(), quota }).inc();
     }

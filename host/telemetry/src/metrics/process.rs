@@ -12,6 +12,7 @@ use weir_types::TenantId;
 pub struct ProcessMetrics {
     /// Idle instances, kept for another call.
     pub instances_idle: Gauge,
+    instance_waits: Family<ScopeLabels, Counter>,
     /// Open connections.
     pub connections: Gauge,
     /// Connections closed because their address had too many.
@@ -20,6 +21,7 @@ pub struct ProcessMetrics {
     pub arena_used_bytes: Gauge,
     /// Memory that the arena keeps for later bodies and tensors.
     pub arena_pooled_bytes: Gauge,
+    tenant_arena_bytes: Family<TenantLabels, Gauge>,
     /// Linear memory of guests.
     pub guest_memory: GuestMemoryMetrics,
 }
@@ -34,13 +36,23 @@ struct ScopeLabels {
     scope: &'static str,
 }
 
-/// The limit that refused memory to a guest.
+/// The instances of functions that a limit counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GuestMemoryScope {
-    /// Guests of one tenant.
+pub enum InstanceScope {
+    /// Instances of one tenant.
     Tenant,
-    /// Guests of the node.
+    /// Instances of the node.
     Node,
+}
+
+impl From<InstanceScope> for ScopeLabels {
+    fn from(scope: InstanceScope) -> Self {
+        let scope = match scope {
+            InstanceScope::Tenant => "tenant",
+            InstanceScope::Node => "node",
+        };
+        Self { scope }
+    }
 }
 
 /// Series of the linear memory of guests. The node's configuration bounds the number of
@@ -70,27 +82,42 @@ impl GuestMemoryMetrics {
     }
 
     /// Counts a call that failed.
-    pub fn refused(&self, scope: GuestMemoryScope) {
-        let scope = match scope {
-            GuestMemoryScope::Tenant => "tenant",
-            GuestMemoryScope::Node => "node",
-        };
-        self.refused.get_or_create(&ScopeLabels { scope }).inc();
+    pub fn refused(&self, scope: InstanceScope) {
+        self.refused.get_or_create(&scope.into()).inc();
     }
 }
 
 impl ProcessMetrics {
+    /// Sets the memory that bodies and tensors of a tenant use.
+    pub fn set_tenant_arena_bytes(&self, tenant: &TenantId, bytes: u64) {
+        let gauge = self.tenant_arena_bytes.get_or_create(&TenantLabels { tenant: tenant.to_string() });
+        gauge.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+
+    /// Counts a call that waits for an instance permit.
+    pub fn instance_waited(&self, scope: InstanceScope) {
+        self.instance_waits.get_or_create(&scope.into()).inc();
+    }
+
     pub(super) fn register(registry: &mut Registry) -> Self {
         let idle = "Idle instances that wait for another call of their function";
         let refused = "Connections closed because their remote address had too many";
         let used = "Memory used by bodies and tensors of requests in progress";
         let pooled = "Memory kept for the next bodies and tensors";
+        let instance_waits = Family::default();
+        let waits = "Calls that waited for an instance permit, by the scope of the limit";
+        registry.register("instance_waits", waits, instance_waits.clone());
+        let tenant_arena_bytes = Family::default();
+        let help = "Memory used by bodies and tensors of a tenant's requests in progress";
+        registry.register("tenant_arena_used_bytes", help, tenant_arena_bytes.clone());
         Self {
             instances_idle: gauge(registry, "instances_idle", idle),
+            instance_waits,
             connections: gauge(registry, "connections", "Open connections"),
             connections_refused: counter(registry, "connections_refused", refused),
             arena_used_bytes: gauge(registry, "arena_used_bytes", used),
             arena_pooled_bytes: gauge(registry, "arena_pooled_bytes", pooled),
+            tenant_arena_bytes,
             guest_memory: GuestMemoryMetrics::register(registry),
         }
     }

@@ -103,7 +103,7 @@ fn run_joined(
     interrupt: &Interrupt,
 ) -> Result<SplitOutputs, InferenceError> {
     let resident = pin.resident();
-    let arena = &pin.shared().arena;
+    let arena = &pin.shared().arena.tenant(&pin.id().tenant);
     let Some(batcher) = &resident.lane.batcher else { return Ok(None) };
     // A batch goes through host memory: its inputs are contiguous, and so are its outputs.
     let jobs = members.iter().map(|member| member.job.job.to_host()).collect::<Result<Vec<_>, _>>()?;

@@ -37,7 +37,7 @@ fn try_out(run: &ModelRun, interrupt: &Interrupt) -> Option<TrialVerdict> {
     }
     let batcher = run.pin.resident().lane.batcher.as_ref()?;
     let signature = run.pin.signature();
-    let arena = &run.pin.shared().arena;
+    let arena = &run.pin.shared().arena.tenant(&run.pin.id().tenant);
     // The trial is charged to the model's owner, who benefits, instead of the caller of this
     // request.
     let meter = &run.pin.resident().source.meter;

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::Duration;
 use weir_call::Fault;
-use weir_call::body::{BodyLimit, receive_whole};
+use weir_call::body::{BodyLimit, no_room, receive_whole};
 use weir_call::headers::{ERROR_CODE, INFERENCE_HEADER_LENGTH, PRIORITY};
 use weir_cluster::ForwardedCall;
 use weir_control::models::RanOn;
@@ -64,13 +64,12 @@ impl EncodedInference {
             return Err(internal(&"a tensor on a device was to go to another node"));
         }
         let json = request.to_string();
-        let full = |error: weir_device::ArenaExhausted| Fault::new(ErrorCode::Unavailable, error.to_string());
         let here = || inputs.iter().filter_map(|(_, handle)| handle.here());
         let tensor_bytes: usize = here().map(|tensor| tensor.data().len()).sum();
-        let mut body = arena.with_capacity(json.len() + tensor_bytes).map_err(full)?;
-        body.extend_from_slice(json.as_bytes()).map_err(full)?;
+        let mut body = arena.with_capacity(json.len() + tensor_bytes).map_err(no_room)?;
+        body.extend_from_slice(json.as_bytes()).map_err(no_room)?;
         for tensor in here() {
-            body.extend_from_slice(tensor.data()).map_err(full)?;
+            body.extend_from_slice(tensor.data()).map_err(no_room)?;
         }
         let mut headers = HeaderMap::new();
         headers.insert(INFERENCE_HEADER_LENGTH, HeaderValue::from(json.len()));
@@ -105,11 +104,14 @@ impl EncodedInference {
         let (head, body) = response.into_parts();
         let bytes_max = answer_bytes_max.saturating_add(DESCRIPTION_BYTES_MAX);
         let limit = BodyLimit { bytes_max, setting: "the caller's limit" };
-        let body = receive_whole(body, None, intermediates.arena(), limit).await.map_err(|error| {
-            Fault::new(
+        let arena = intermediates.arena().tenant(tenant);
+        let body = receive_whole(body, None, &arena, limit).await.map_err(|error| match error.code {
+            // The tenant's share of memory on this node is used up.
+            ErrorCode::QueueFull => error,
+            _ => Fault::new(
                 ErrorCode::NodeLost,
                 format!("the node that ran it broke off its answer: {}", error.text),
-            )
+            ),
         })?;
         if !head.status.is_success() {
             return Err(refusal(&head.headers, &body));

@@ -141,7 +141,7 @@ impl Steps {
         let Dispatch { arena, intermediates, .. } = &*self.dispatch;
         let what = (&pinned.name, pinned.version);
         let written = EncodedInference::new(
-            arena,
+            &arena.tenant(&self.tenant),
             what,
             self.priority,
             &handles(inputs.clone()),

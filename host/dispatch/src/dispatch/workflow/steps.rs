@@ -184,7 +184,7 @@ impl Steps {
                 None => self.run_pinned(pinned, inputs, outputs).await,
             },
             StepAction::Combine(combiner) => {
-                let combined = builtin::combine(arena, turns, *combiner, inputs).await;
+                let combined = builtin::combine(&arena.tenant(&self.tenant), turns, *combiner, inputs).await;
                 combined.map(|tensor| outputs.into_iter().map(|name| (name, tensor.clone())).collect())
             }
             StepAction::Split { parts } => builtin::take_apart(&inputs, *parts),
