@@ -21,7 +21,9 @@ async fn hoarded_tensors_affect_no_other_tenant() {
             (bytes > 0.9 * share).then_some(())
         })
         .await;
-        assert_eq!(flood(&attacker, "/fn/bad/tensors", 6, 4).await, BTreeSet::from([418]));
+        // Functions get an error; a request that finds no memory for its body is refused.
+        let statuses = flood(&attacker, "/fn/bad/tensors", 6, 4).await;
+        assert!(statuses.is_subset(&BTreeSet::from([418, 429])), "{statuses:?}");
         let refused = attacker.get("/fn/bad/tensors").await;
         assert!(refused.text().contains("arena_bytes_max of [node.tenants]"), "{}", refused.text());
         drop(hoarded);
