@@ -159,10 +159,10 @@ impl InvocationIndex {
         self.update(id, |item| (item.working, item.not_before_ms) = (None, not_before_ms));
     }
 
-    /// Whether an invocation is known and has not ended.
+    /// Whether an invocation is known and still to run. A callback may follow one that has ended.
     pub(super) fn is_unfinished(&self, id: AsyncId) -> bool {
         let entry = self.items.get(&id).and_then(|item| item.entry.as_ref());
-        entry.is_some_and(|entry| entry.step != NextStep::Forget)
+        entry.is_some_and(|entry| entry.step == NextStep::Run)
     }
 
     /// Returns the number of unfinished invocations, and of those that this node works on.

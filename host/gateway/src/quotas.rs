@@ -203,6 +203,16 @@ impl Quotas {
             );
             self.refuse(tenant, QuotaKind::Running, text, 1)
         })?;
+        self.admit_rate(tenant, &usage, is_anonymous)?;
+        Ok(permit)
+    }
+
+    /// Counts a request for a message or an event, or rejects it.
+    pub(crate) fn admit_event(&self, tenant: &TenantId) -> Result<(), ApiError> {
+        self.admit_rate(tenant, &self.usage(tenant), false)
+    }
+
+    fn admit_rate(&self, tenant: &TenantId, usage: &TenantUse, is_anonymous: bool) -> Result<(), ApiError> {
         let now_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let passed = match is_anonymous {
             true => usage.anonymous.rate.take(now_ns).and_then(|()| usage.all.rate.take(now_ns)),
@@ -215,8 +225,7 @@ impl Quotas {
             );
             let after_s = wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0));
             self.refuse(tenant, QuotaKind::Rate, text, after_s.clamp(1, RETRY_AFTER_S_MAX))
-        })?;
-        Ok(permit)
+        })
     }
 
     fn usage(&self, tenant: &TenantId) -> Arc<TenantUse> {

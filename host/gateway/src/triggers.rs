@@ -12,10 +12,12 @@ use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
+use bytes::Bytes;
 use http::header::LOCATION;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use weir_asynchronous::RequestRunner;
 use weir_call::Fault;
+use weir_call::body::{BodyLimit, receive_whole};
 use weir_triggers::{ChangedTrigger, RequestSender, TriggerError};
 use weir_types::api::{AcceptedEvents, Invocation, InvocationKind, Trigger, TriggerSpec, TriggerTarget};
 use weir_types::{ErrorCode, TenantId};
@@ -102,7 +104,12 @@ pub(super) async fn events(
     body: Body,
 ) -> Result<(StatusCode, Json<AcceptedEvents>), ApiError> {
     let name = parse_name(&name)?;
-    let body = small(body, node.triggers.message_bytes_max()).await?;
+    let limit = BodyLimit {
+        bytes_max: node.triggers.message_bytes_max() as u64,
+        setting: "async.triggers.message_bytes_max",
+    };
+    let body = receive_whole(body, None, &node.arena.tenant(&caller.tenant), limit).await?;
+    let body = Bytes::from_owner(body);
     let trigger = node.triggers.trigger_for_events(&caller.tenant, &name).await?;
     if !trigger.target().name().is_some_and(|target| caller.covers(target.as_str())) {
         return Err(TriggerError::NotFound(name).into());
@@ -169,6 +176,9 @@ impl From<TriggerError> for ApiError {
 
 impl RequestSender for Gateway {
     async fn send(&self, tenant: TenantId, request: Request) -> Result<Invocation, Fault> {
+        if let Err(error) = self.node.permits.quotas.admit_event(&tenant) {
+            return Err(Fault::new(ErrorCode::RateLimited, error.text));
+        }
         let response = self.run(tenant, None, request).await?;
         let status = response.status();
         let body = axum::body::to_bytes(response.into_body(), INVOCATION_BYTES_MAX).await;

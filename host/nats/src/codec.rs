@@ -7,6 +7,9 @@ use tokio_util::codec::{Decoder, Encoder};
 /// Length limit of a control line. The first line of a server lists the addresses of its cluster.
 const LINE_LEN_MAX: usize = 64 << 10;
 
+/// Size limit of the headers of a message, which take many times their size when they are read.
+const HEADER_BYTES_MAX: usize = 16 << 10;
+
 /// What a server sends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerFrame {
@@ -37,12 +40,12 @@ pub struct MessageFrame {
     pub headers: Bytes,
     /// Payload.
     pub payload: Bytes,
-    /// Size of a message above the limit, whose headers and payload were discarded.
+    /// Size of a message above a limit, whose headers and payload were discarded.
     pub discarded_bytes: Option<usize>,
 }
 
 /// What a client sends.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub enum Frame<'a> {
     /// Options and login of the connection, as JSON.
     Connect(&'a str),
@@ -117,9 +120,11 @@ impl Codec {
                 source.reserve(expected.bytes + 2 - source.len());
                 return Ok(None);
             }
-            let mut contents = source.split_to(expected.bytes).freeze();
-            expected.frame.headers = contents.split_to(expected.header_bytes);
-            expected.frame.payload = contents;
+            // Copies: a part of the buffer would keep all of it.
+            let (headers, payload) = source[..expected.bytes].split_at(expected.header_bytes);
+            expected.frame.headers = Bytes::copy_from_slice(headers);
+            expected.frame.payload = Bytes::copy_from_slice(payload);
+            source.advance(expected.bytes);
         }
         if !source.starts_with(b"\r\n") {
             return Err(protocol("a message has another length than announced"));
@@ -143,13 +148,14 @@ impl Codec {
         if header_bytes > bytes {
             return Err(bad());
         }
+        let is_too_large = bytes > self.message_bytes_max || header_bytes > HEADER_BYTES_MAX;
         let frame = MessageFrame {
             subject: subject.to_owned(),
             subscription: subscription.parse().map_err(|_| bad())?,
             reply,
             headers: Bytes::new(),
             payload: Bytes::new(),
-            discarded_bytes: (bytes > self.message_bytes_max).then_some(bytes),
+            discarded_bytes: is_too_large.then_some(bytes),
         };
         self.expected = Some(Expected { frame, header_bytes, bytes });
         Ok(())
@@ -203,7 +209,7 @@ impl Encoder<Frame<'_>> for Codec {
 }
 
 fn protocol(why: &str) -> NatsError {
-    NatsError::Protocol(why.to_owned())
+    NatsError::protocol(why)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::codec::{Framed, FramedParts};
 
 /// Time limit of each answer of the server.
@@ -41,6 +41,10 @@ pub struct Connection<S> {
     /// Prefix of the subjects of answers.
     inbox: String,
     requests: u64,
+    /// Time of the latest frame of the server.
+    heard_at: Instant,
+    /// Time of a check of the connection that the server has not answered.
+    checked_at: Option<Instant>,
 }
 
 impl<S: ByteStream> Connection<S> {
@@ -61,9 +65,9 @@ impl<S: ByteStream> Connection<S> {
         let mut framed = Framed::new(stream, Codec::new(message_bytes_max));
         let server = match answer(framed.next()).await?.ok_or(NatsError::Closed)?? {
             ServerFrame::Info(text) => serde_json::from_str::<Server>(&text)
-                .map_err(|error| NatsError::Protocol(format!("the first line: {error}")))?,
-            ServerFrame::Error(text) => return Err(NatsError::Refused(text)),
-            other => return Err(NatsError::Protocol(format!("the first line is {other:?}"))),
+                .map_err(|error| NatsError::protocol(&format!("the first line: {error}")))?,
+            ServerFrame::Error(text) => return Err(NatsError::refused(&text)),
+            _ => return Err(NatsError::protocol("the first line is not a description of the server")),
         };
         if !server.headers {
             return Err(NatsError::Refused(
@@ -74,25 +78,24 @@ impl<S: ByteStream> Connection<S> {
         let FramedParts { io, codec, .. } = framed.into_parts();
         let framed = Framed::new(answer(secure(io, server.clone())).await??, codec);
         let inbox = format!("_INBOX.{:032x}", rand::random::<u128>());
-        let mut connection = Self { framed, inbox, requests: 0 };
+        let mut connection = Self { framed, inbox, requests: 0, heard_at: Instant::now(), checked_at: None };
         let mut options = options();
         login.add_to(&mut options, server.nonce.as_deref())?;
-        let options = Value::from(options).to_string();
-        connection.framed.feed(Frame::Connect(&options)).await?;
-        let answers = format!("{}.r.*", connection.inbox);
-        connection.framed.feed(Frame::Subscribe(&answers, ANSWERS)).await?;
-        connection.framed.send(Frame::Ping).await?;
-        answer(connection.until_pong()).await??;
+        answer(connection.log_in(&Value::from(options).to_string())).await??;
         Ok(connection)
     }
 
-    /// Waits for the answer to a check of the connection, which follows all answers before it.
-    async fn until_pong(&mut self) -> Result<(), NatsError> {
+    /// Logs in, and waits for the answer to a check of the connection, which follows a refusal.
+    async fn log_in(&mut self, options: &str) -> Result<(), NatsError> {
+        self.framed.feed(Frame::Connect(options)).await?;
+        let answers = format!("{}.r.*", self.inbox);
+        self.framed.feed(Frame::Subscribe(&answers, ANSWERS)).await?;
+        self.framed.send(Frame::Ping).await?;
         loop {
             match self.framed.next().await.ok_or(NatsError::Closed)?? {
                 ServerFrame::Pong => return Ok(()),
                 ServerFrame::Ping => self.framed.send(Frame::Pong).await?,
-                ServerFrame::Error(text) => return Err(NatsError::Refused(text)),
+                ServerFrame::Error(text) => return Err(NatsError::refused(&text)),
                 ServerFrame::Info(_) | ServerFrame::Ok | ServerFrame::Message(_) => {}
             }
         }
@@ -104,7 +107,7 @@ impl<S: ByteStream> Connection<S> {
     }
 
     pub(crate) async fn subscribe(&mut self, subject: &str, number: u64) -> Result<(), NatsError> {
-        self.framed.send(Frame::Subscribe(subject, number)).await
+        answer(self.framed.send(Frame::Subscribe(subject, number))).await?
     }
 
     pub(crate) async fn publish(
@@ -137,7 +140,7 @@ impl<S: ByteStream> Connection<S> {
             Some(503) => Err(NatsError::Refused(
                 "nobody answers; the server has no JetStream, or the login may not use it".to_owned(),
             )),
-            Some(_) => Err(NatsError::Refused(headers.status_text())),
+            Some(_) => Err(NatsError::refused(&headers.status_text())),
             None => Ok(message.payload),
         }
     }
@@ -145,21 +148,23 @@ impl<S: ByteStream> Connection<S> {
     /// The next message of any subscription. Answers the server's checks, and checks a silent
     /// connection. May be dropped and called again: no message is lost.
     pub(crate) async fn message(&mut self) -> Result<MessageFrame, NatsError> {
-        let mut is_checked = false;
         loop {
-            let Ok(frame) = timeout(SILENCE, self.framed.next()).await else {
-                if is_checked {
+            // The times last longer than this future, which callers drop to do other work.
+            let silent_until = self.checked_at.unwrap_or(self.heard_at) + SILENCE;
+            let Ok(frame) = timeout_at(silent_until, self.framed.next()).await else {
+                if self.checked_at.is_some() {
                     return Err(NatsError::Timeout(SILENCE.as_secs()));
                 }
-                is_checked = true;
-                self.framed.send(Frame::Ping).await?;
+                self.checked_at = Some(Instant::now());
+                answer(self.framed.send(Frame::Ping)).await??;
                 continue;
             };
-            is_checked = false;
+            self.heard_at = Instant::now();
+            self.checked_at = None;
             match frame.ok_or(NatsError::Closed)?? {
                 ServerFrame::Message(message) => return Ok(message),
-                ServerFrame::Ping => self.framed.send(Frame::Pong).await?,
-                ServerFrame::Error(text) => return Err(NatsError::Refused(text)),
+                ServerFrame::Ping => answer(self.framed.send(Frame::Pong)).await??,
+                ServerFrame::Error(text) => return Err(NatsError::refused(&text)),
                 ServerFrame::Info(_) | ServerFrame::Ok | ServerFrame::Pong => {}
             }
         }
@@ -188,3 +193,6 @@ fn options() -> Map<String, Value> {
 pub(crate) async fn answer<T>(waiting: impl Future<Output = T>) -> Result<T, NatsError> {
     timeout(Duration::from_secs(ANSWER_S_MAX), waiting).await.map_err(|_| NatsError::Timeout(ANSWER_S_MAX))
 }
+
+#[cfg(test)]
+mod tests;

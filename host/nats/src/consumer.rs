@@ -9,11 +9,14 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::fmt;
 use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
 
 /// Subscription of pulled messages.
 const PULLED: u64 = 2;
-/// Time after which the server delivers a message again that was not acknowledged.
-const ACK_WAIT: Duration = Duration::from_secs(30);
+/// Time that an acknowledgement takes, after the wait of a pull.
+const ACK_MARGIN: Duration = Duration::from_secs(30);
+/// Time after the wait of a pull in which the server has to end it.
+const PULL_MARGIN: Duration = Duration::from_secs(10);
 
 /// A durable consumer to create, or to use.
 #[derive(Debug, Clone, Copy)]
@@ -28,6 +31,9 @@ pub struct ConsumerSettings<'a> {
     pub from_oldest: bool,
     /// Messages that are delivered and not acknowledged, at most.
     pub unacknowledged_max: u32,
+    /// The longest wait of a pull. Messages that are not acknowledged half a minute later are
+    /// delivered again.
+    pub wait_max: Duration,
 }
 
 /// A consumer and the connection that pulls from it.
@@ -38,6 +44,10 @@ pub struct Consumer<S> {
     inbox: String,
     /// Messages that the server may still send for the latest pull.
     outstanding: u32,
+    /// End of the latest pull, if the server answers.
+    pull_ends_at: Instant,
+    /// Limits of a pull: messages and time.
+    pull_max: (u32, Duration),
 }
 
 /// A message of a stream.
@@ -97,6 +107,26 @@ struct ConsumerConfig {
     deliver_subject: Option<String>,
     #[serde(default)]
     ack_policy: String,
+    #[serde(default)]
+    headers_only: bool,
+    /// Limits of a consumer; 0 or less for none.
+    #[serde(default)]
+    max_batch: i64,
+    #[serde(default)]
+    max_expires: i64,
+    #[serde(default)]
+    ack_wait: i64,
+}
+
+impl ConsumerConfig {
+    /// The longest wait of a pull after which its messages can be acknowledged in time.
+    fn wait_max(&self) -> Duration {
+        let limit = |nanoseconds: i64| u64::try_from(nanoseconds).ok().filter(|limit| *limit > 0);
+        let expires = limit(self.max_expires).map_or(Duration::MAX, Duration::from_nanos);
+        // Half of the time for an acknowledgement remains for the request.
+        let ack = limit(self.ack_wait).map_or(Duration::MAX, |wait| Duration::from_nanos(wait / 2));
+        expires.min(ack)
+    }
 }
 
 impl<S: ByteStream> Consumer<S> {
@@ -108,12 +138,13 @@ impl<S: ByteStream> Consumer<S> {
         connection: Connection<S>,
         settings: ConsumerSettings<'_>,
     ) -> Result<Self, NatsError> {
-        let ConsumerSettings { stream, name, subject, from_oldest, unacknowledged_max } = settings;
+        let ConsumerSettings { stream, name, subject, from_oldest, unacknowledged_max, wait_max } = settings;
         let mut config = json!({
             "durable_name": name,
             "description": "made by Weir for a trigger",
             "ack_policy": "explicit",
-            "ack_wait": nanoseconds(ACK_WAIT),
+            // Twice the longest wait and more, of which half remains for the request.
+            "ack_wait": nanoseconds((wait_max + ACK_MARGIN) * 2),
             "deliver_policy": if from_oldest { "all" } else { "new" },
             "replay_policy": "instant",
             "max_ack_pending": unacknowledged_max,
@@ -145,15 +176,29 @@ impl<S: ByteStream> Consumer<S> {
     ) -> Result<Self, NatsError> {
         let config = call(&mut connection, subject, request).await?.config;
         let is_usable = |config: &ConsumerConfig| {
-            config.ack_policy == "explicit" && config.deliver_subject.as_ref().is_none_or(String::is_empty)
+            config.ack_policy == "explicit"
+                && !config.headers_only
+                && config.deliver_subject.as_ref().is_none_or(String::is_empty)
         };
-        if !config.as_ref().is_some_and(is_usable) {
-            let text = format!("the consumer {name} is not a pull consumer with explicit acknowledgements");
+        let Some(config) = config.filter(is_usable) else {
+            let text = format!(
+                "the consumer {name} is not one for pulls of whole messages with explicit acknowledgements"
+            );
             return Err(NatsError::Refused(text));
-        }
+        };
+        let messages_max = u32::try_from(config.max_batch).ok().filter(|limit| *limit > 0);
+        let pull_max = (messages_max.unwrap_or(u32::MAX), config.wait_max());
         let inbox = connection.inbox("p");
         connection.subscribe(&inbox, PULLED).await?;
-        Ok(Self { connection, stream: stream.to_owned(), name: name.to_owned(), inbox, outstanding: 0 })
+        Ok(Self {
+            connection,
+            stream: stream.to_owned(),
+            name: name.to_owned(),
+            inbox,
+            outstanding: 0,
+            pull_ends_at: Instant::now(),
+            pull_max,
+        })
     }
 
     /// Whether the latest pull has ended, so that another one may begin.
@@ -162,15 +207,18 @@ impl<S: ByteStream> Consumer<S> {
         self.outstanding == 0
     }
 
-    /// Asks for messages; the server ends the pull after `wait`.
+    /// Asks for messages; the server ends the pull after `wait`. Both are limited by the consumer.
     ///
     /// # Errors
     /// If the connection failed.
     pub async fn pull(&mut self, messages: u32, wait: Duration) -> Result<(), NatsError> {
+        let messages = messages.min(self.pull_max.0);
+        let wait = wait.min(self.pull_max.1);
         let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{}.{}", self.stream, self.name);
         let request = json!({"batch": messages, "expires": nanoseconds(wait)}).to_string();
         self.connection.publish(&subject, Some(&self.inbox), request.as_bytes()).await?;
         self.outstanding = messages;
+        self.pull_ends_at = Instant::now() + wait + PULL_MARGIN;
         Ok(())
     }
 
@@ -180,11 +228,16 @@ impl<S: ByteStream> Consumer<S> {
     /// If the connection failed, or the consumer was deleted.
     pub async fn next(&mut self) -> Result<Pulled, NatsError> {
         loop {
-            let frame = self.connection.message().await?;
+            let frame = if self.outstanding == 0 {
+                self.connection.message().await?
+            } else {
+                let arriving = timeout_at(self.pull_ends_at, self.connection.message());
+                arriving.await.map_err(|_| NatsError::Timeout(PULL_MARGIN.as_secs()))??
+            };
             if frame.subscription != PULLED {
                 continue;
             }
-            if let Some(message) = Message::parse(&frame) {
+            if let Some(message) = Message::parse(&frame, &self.stream, &self.name) {
                 self.outstanding = self.outstanding.saturating_sub(1);
                 return Ok(Pulled::Message(message));
             }
@@ -196,7 +249,9 @@ impl<S: ByteStream> Consumer<S> {
                     self.outstanding = 0;
                     return Ok(Pulled::Ended);
                 }
-                _ => return Err(NatsError::Refused(headers.status_text())),
+                Some(_) => return Err(NatsError::refused(&headers.status_text())),
+                // Not a message of the stream: whoever may publish to the inbox has sent it.
+                None => {}
             }
         }
     }
@@ -209,24 +264,37 @@ impl<S: ByteStream> Consumer<S> {
         self.connection.publish(&message.ack, None, what.to_string().as_bytes()).await
     }
 
-    /// Deletes the consumer. Its unacknowledged messages are forgotten.
+    /// Deletes a consumer, with its position. One that does not exist is no error.
     ///
     /// # Errors
     /// If the connection failed, or the server refuses.
-    pub async fn delete(mut self) -> Result<(), NatsError> {
-        let subject = format!("$JS.API.CONSUMER.DELETE.{}.{}", self.stream, self.name);
-        call(&mut self.connection, &subject, &Value::Null).await.map(drop)
+    pub async fn delete(mut connection: Connection<S>, stream: &str, name: &str) -> Result<(), NatsError> {
+        let subject = format!("$JS.API.CONSUMER.DELETE.{stream}.{name}");
+        match call(&mut connection, &subject, &Value::Null).await {
+            Err(NatsError::Refused(text)) if text.contains("not found") => Ok(()),
+            deleted => deleted.map(drop),
+        }
     }
 }
 
 impl Message {
+    /// The memory that the message takes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let headers = self.headers.values.iter().map(|(name, value)| name.len() + value.len());
+        self.payload.len() + self.subject.len() + self.ack.len() + headers.sum::<usize>()
+    }
+
     /// Reads the position of a message from its subject for the acknowledgement:
     /// `$JS.ACK.[DOMAIN.ACCOUNT.]STREAM.CONSUMER.DELIVERED.SEQUENCE.CONSUMER-SEQUENCE.TIME.PENDING[.RANDOM]`.
-    fn parse(frame: &MessageFrame) -> Option<Self> {
+    fn parse(frame: &MessageFrame, stream: &str, consumer: &str) -> Option<Self> {
         let ack = frame.reply.as_ref()?;
         let words: Vec<&str> = ack.strip_prefix("$JS.ACK.")?.split('.').collect();
-        let position = if words.len() == 7 { words.get(3..6)? } else { words.get(5..8)? };
-        let [sequence, _, stored_at_ns] = position else { return None };
+        let position = if words.len() == 7 { words.get(..6)? } else { words.get(2..8)? };
+        let [of_stream, of_consumer, _, sequence, _, stored_at_ns] = position else { return None };
+        if [*of_stream, *of_consumer] != [stream, consumer] {
+            return None;
+        }
         Some(Self {
             subject: frame.subject.clone(),
             headers: MessageHeaders::parse(&frame.headers),
@@ -257,9 +325,9 @@ async fn call<S: ByteStream>(
     let request = if request.is_null() { String::new() } else { request.to_string() };
     let answer = connection.request(subject, request.as_bytes()).await?;
     let answer: ApiAnswer =
-        serde_json::from_slice(&answer).map_err(|error| NatsError::Protocol(error.to_string()))?;
+        serde_json::from_slice(&answer).map_err(|error| NatsError::protocol(&error.to_string()))?;
     match answer.error {
-        Some(error) => Err(NatsError::Refused(error.description)),
+        Some(error) => Err(NatsError::refused(&error.description)),
         None => Ok(answer),
     }
 }
@@ -290,12 +358,14 @@ mod tests {
             "$JS.ACK._.hash.ORDERS.weir.1.42.7.1700000000000000000.3",
             "$JS.ACK.hub.hash.ORDERS.weir.1.42.7.1700000000000000000.3.random",
         ] {
-            let message = Message::parse(&frame(reply)).unwrap();
+            let message = Message::parse(&frame(reply), "ORDERS", "weir").unwrap();
             assert_eq!((message.sequence, message.stored_at_ns), (42, 1_700_000_000_000_000_000), "{reply}");
         }
         for reply in ["$JS.ACK.ORDERS.weir", "_INBOX.a.p", "$JS.ACK.a.b.c.d.e.f.g"] {
-            assert_eq!(Message::parse(&frame(reply)), None, "{reply}");
+            assert_eq!(Message::parse(&frame(reply), "ORDERS", "weir"), None, "{reply}");
         }
+        let other = "$JS.ACK.OTHER.weir.1.42.7.1700000000000000000.3";
+        assert_eq!(Message::parse(&frame(other), "ORDERS", "weir"), None, "another stream's");
     }
 
     #[test]

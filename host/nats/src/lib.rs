@@ -25,6 +25,9 @@ pub use connection::{ByteStream, Connection, Server};
 mod consumer;
 pub use consumer::{Acknowledgement, Consumer, ConsumerSettings, Message, Pulled};
 
+/// Characters of the server's texts that are kept.
+const TEXT_LEN_MAX: usize = 200;
+
 /// Reason why a connection failed or a request was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum NatsError {
@@ -46,4 +49,19 @@ pub enum NatsError {
     /// The login cannot be used.
     #[error(transparent)]
     Login(#[from] LoginError),
+}
+
+impl NatsError {
+    fn refused(text: &str) -> Self {
+        Self::Refused(printable(text))
+    }
+
+    fn protocol(text: &str) -> Self {
+        Self::Protocol(printable(text))
+    }
+}
+
+/// The start of a text of the server, without control characters.
+fn printable(text: &str) -> String {
+    text.chars().take(TEXT_LEN_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -1,7 +1,7 @@
 //! Client operations on triggers: create, change, show, list, pause and delete.
 
 use crate::index::{KnownTrigger, StoredState};
-use crate::plan::Plan;
+use crate::plan::{Plan, StreamPlan};
 use crate::record::{TriggerId, TriggerRecord, TriggerState, decode, encode};
 use crate::{TriggerError, Triggers};
 use std::sync::Arc;
@@ -79,12 +79,15 @@ impl Triggers {
     pub async fn delete(self: &Arc<Self>, tenant: &TenantId, name: &Name) -> Result<(), TriggerError> {
         let id = TriggerId { tenant: tenant.clone(), name: name.clone() };
         let key = id.spec_key()?;
-        self.entry(&id).await?.ok_or_else(|| TriggerError::NotFound(name.clone()))?;
+        let entry = self.entry(&id).await?.ok_or_else(|| TriggerError::NotFound(name.clone()))?;
         let deleting = Transaction::new().delete(key).delete(id.state_key()?);
         let triggers = self.clone();
         let deleting = async move {
             if let Some(revision) = triggers.datastore.commit(deleting).await?.done() {
                 triggers.heard.wait(revision).await;
+            }
+            if let Some(stream) = stream_of(&entry) {
+                triggers.delete_consumer(&id, &stream).await;
             }
             Ok::<_, TriggerError>(())
         };
@@ -146,14 +149,19 @@ impl Triggers {
     async fn store(&self, id: &TriggerId, spec: TriggerSpec) -> Result<bool, TriggerError> {
         let key = id.spec_key()?;
         let time_ms = now_ms();
+        let source = spec.source.clone();
         let entry = self.entry(id).await?;
         let new = TriggerRecord { spec, created_at_ms: time_ms, changed_at_ms: time_ms, since_ms: time_ms };
         let writing = match &entry {
             None => {
                 self.check_room(&id.tenant)?;
+                self.check_streams(&id.tenant, &new.spec)?;
                 Transaction::new().when(Compare::Absent(key.clone())).put(key, encode(&new))
             }
             Some(entry) => {
+                if stream_of(entry).is_none() {
+                    self.check_streams(&id.tenant, &new.spec)?;
+                }
                 // A damaged record is replaced.
                 let record = match decode::<TriggerRecord>(entry) {
                     Ok(record) if record.spec == new.spec => return Ok(false),
@@ -167,6 +175,14 @@ impl Triggers {
         };
         let written = self.datastore.commit(writing).await?.done();
         self.heard.wait(written.ok_or_else(|| TriggerError::Conflict(id.name.clone()))?).await;
+        if let Some(earlier) = entry.as_ref().and_then(stream_of)
+            && !source
+                .nats
+                .and_then(|nats| StreamPlan::new(&nats).ok())
+                .is_some_and(|new| new.keeps_consumer_of(&earlier))
+        {
+            self.delete_consumer(id, &earlier).await;
+        }
         Ok(entry.is_none())
     }
 
@@ -179,6 +195,16 @@ impl Triggers {
             if len >= len_max as usize {
                 return Err(TriggerError::Full { whose, len_max, setting });
             }
+        }
+        Ok(())
+    }
+
+    /// Refuses one more trigger for a stream, each of which has a connection and a buffer.
+    fn check_streams(&self, tenant: &TenantId, spec: &TriggerSpec) -> Result<(), TriggerError> {
+        let len_max = self.config.tenant_streams_max;
+        if spec.source.nats.is_some() && self.known.lock().streams(tenant) >= len_max as usize {
+            let setting = "async.triggers.tenant_streams_max, for streams";
+            return Err(TriggerError::Full { whose: "the tenant", len_max, setting });
         }
         Ok(())
     }
@@ -210,6 +236,12 @@ impl TriggerRecord {
     }
 }
 
+/// The stream of a stored trigger that has one.
+fn stream_of(entry: &Entry) -> Option<StreamPlan> {
+    let record: TriggerRecord = decode(entry).ok()?;
+    StreamPlan::new(record.spec.source.nats.as_ref()?).ok()
+}
+
 fn describe(name: &Name, trigger: &KnownTrigger, state: Option<&TriggerState>) -> Trigger {
     let time_ms = now_ms();
     let TriggerRecord { spec, created_at_ms, changed_at_ms, .. } = &trigger.record;
@@ -220,7 +252,8 @@ fn describe(name: &Name, trigger: &KnownTrigger, state: Option<&TriggerState>) -
         }
         _ => Vec::new(),
     };
-    let missing = state.and_then(|state| state.error.clone()).filter(|_| spec.enabled);
+    let missing = state.and_then(|state| state.error.clone());
+    let missing = missing.filter(|_| spec.enabled && trigger.stream().is_some());
     Trigger {
         name: name.clone(),
         spec: spec.clone(),

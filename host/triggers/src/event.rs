@@ -96,15 +96,23 @@ impl Event {
             "subject" => self.subject = Some(value.to_owned()),
             "time" => self.time = Some(value.to_owned()),
             "datacontenttype" => self.content_type = Some(value.to_owned()),
-            other if !other.is_empty() && other.bytes().all(|byte| byte.is_ascii_alphanumeric()) => {
+            other if is_attribute(other) => {
                 if self.attributes.len() >= ATTRIBUTES_MAX {
                     return Err(format!("an event has at most {ATTRIBUTES_MAX} further attributes"));
                 }
-                self.attributes.push((other.to_ascii_lowercase(), value.to_owned()));
+                if self.attributes.iter().any(|(known, _)| known == other) {
+                    return Err(format!("an event has the attribute {other:.32} once"));
+                }
+                self.attributes.push((other.to_owned(), value.to_owned()));
             }
             other => return Err(format!("{other:.32?} is not the name of an attribute")),
         }
         Ok(())
+    }
+
+    /// Identifies the event: its source and id.
+    pub(crate) fn key(&self) -> String {
+        format!("{} {}{}", self.source.len(), self.source, self.id)
     }
 
     /// Refuses an event that lacks a required attribute.
@@ -172,6 +180,9 @@ fn from_headers(headers: &HeaderMap, body: &Bytes) -> Result<Event, String> {
 
 fn from_json(json: Value) -> Result<Event, String> {
     let Value::Object(members) = json else { return Err("an event is a JSON object".to_owned()) };
+    if !members.contains_key("specversion") {
+        return Err("an event has the attribute specversion".to_owned());
+    }
     let mut event = Event::default();
     let mut data = None;
     for (name, value) in members {
@@ -198,9 +209,14 @@ fn from_json(json: Value) -> Result<Event, String> {
     event.complete()
 }
 
+/// Whether a name is one of an attribute: lower-case letters and digits.
+fn is_attribute(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+}
+
 /// Whether data of this content type is JSON.
 fn is_json(content_type: &str) -> bool {
-    let essence = content_type.split(';').next().unwrap_or_default().trim();
+    let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     essence.ends_with("/json") || essence.ends_with("+json")
 }
 
@@ -234,6 +250,9 @@ fn unescape(text: &str) -> Result<String, String> {
         }
         let (digits, after) = rest.split_at_checked(2).ok_or_else(bad)?;
         let digits = std::str::from_utf8(digits).map_err(|_| bad())?;
+        if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return Err(bad());
+        }
         bytes.push(u8::from_str_radix(digits, 16).map_err(|_| bad())?);
         rest = after;
     }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use std::sync::Arc;
 use weir_types::api::{AcceptedEvents, TickOutcome, TriggerTarget};
-use weir_types::{AsyncId, Name, TenantId};
+use weir_types::{AsyncId, ErrorCode, Name, TenantId};
 
 /// A trigger that events are sent to.
 pub struct EventTrigger {
@@ -23,6 +23,11 @@ impl EventTrigger {
     pub fn target(&self) -> &TriggerTarget {
         &self.trigger.record.spec.target
     }
+}
+
+/// Whether the content of a request is at fault, so that every repetition would be refused.
+pub(crate) fn is_final(code: ErrorCode) -> bool {
+    matches!(code, ErrorCode::BodyTooLarge | ErrorCode::IdempotencyMismatch)
 }
 
 impl Triggers {
@@ -74,13 +79,13 @@ impl Triggers {
             return Err(TriggerError::Paused(id.name));
         }
         let events = event::parse(headers, body).map_err(TriggerError::BadEvents)?;
-        let mut accepted = AcceptedEvents { invocations: Vec::new(), skipped: 0 };
+        let mut accepted = AcceptedEvents::default();
         for event in &events {
             if !source.matches(&event.kind, event.subject.as_deref().unwrap_or_default()) {
                 accepted.skipped += 1;
                 continue;
             }
-            let key = format!("{} {}", event.source, event.id);
+            let key = event.key();
             let created_at_ms = trigger.record.created_at_ms;
             let request = plan.event_request(&id.name, created_at_ms, std::slice::from_ref(event), [key]);
             match sender.send(id.tenant.clone(), request).await {
@@ -90,7 +95,13 @@ impl Triggers {
                 }
                 Err(fault) => {
                     self.count_event(&id, TickOutcome::Failed, None, Some(fault.to_string()));
-                    return Err(fault.into());
+                    if !is_final(fault.code) {
+                        return Err(fault.into());
+                    }
+                    // Sent again, the event would be refused again, and hold up the others.
+                    accepted
+                        .refused
+                        .push(format!("event {:.100} of {:.100}: {fault}", event.id, event.source));
                 }
             }
         }
@@ -110,6 +121,7 @@ impl Triggers {
 
     /// Writes what events have added to the states of their triggers.
     pub(crate) async fn write_tallies(&self) {
+        // An id whose tally is empty afterwards is removed below.
         let tallies = std::mem::take(&mut *self.tallies.lock());
         for (id, mut tally) in tallies {
             if let Err(error) = tally.write(self, &id).await {

@@ -28,6 +28,7 @@ impl Triggers {
             }
         }
         self.known.lock().load(triggers, states, now_ms());
+        self.stream_news.notify_one();
         self.heard_of(revision);
         Ok(revision)
     }
@@ -36,11 +37,17 @@ impl Triggers {
         for event in &change.events {
             let Some(key) = TriggerKey::parse(event.key()) else { continue };
             match (key, event) {
-                (TriggerKey::Spec(id), WatchEvent::Put(entry)) => match known(entry).await {
-                    Some(trigger) => self.known.lock().put(id, trigger, now_ms()),
-                    None => self.known.lock().remove(id, now_ms()),
-                },
-                (TriggerKey::Spec(id), WatchEvent::Delete(_)) => self.known.lock().remove(id, now_ms()),
+                (TriggerKey::Spec(id), WatchEvent::Put(entry)) => {
+                    match known(entry).await {
+                        Some(trigger) => self.known.lock().put(id, trigger, now_ms()),
+                        None => self.known.lock().remove(id, now_ms()),
+                    }
+                    self.stream_news.notify_one();
+                }
+                (TriggerKey::Spec(id), WatchEvent::Delete(_)) => {
+                    self.known.lock().remove(id, now_ms());
+                    self.stream_news.notify_one();
+                }
                 (TriggerKey::State(id), WatchEvent::Put(entry)) => {
                     self.known.lock().put_state(id, state(entry), now_ms());
                 }
@@ -57,7 +64,6 @@ impl Triggers {
         self.metrics.triggers.enabled.set(i64::try_from(enabled).unwrap_or(i64::MAX));
         self.heard.advance(revision);
         self.news.notify_one();
-        self.stream_news.notify_one();
     }
 }
 

@@ -192,11 +192,9 @@ impl KnownTriggers {
         reading.map(|(id, trigger)| (id.clone(), trigger.clone())).collect()
     }
 
-    /// Whether the trigger still reads through the consumer of its earlier settings.
-    pub(crate) fn keeps_consumer(&self, id: &TriggerId, earlier: &KnownTrigger) -> bool {
-        let now = self.get(id);
-        let now = now.as_ref().and_then(|trigger| trigger.stream());
-        now.zip(earlier.stream()).is_some_and(|(now, earlier)| now.keeps_consumer_of(earlier))
+    /// The number of a tenant's triggers for streams.
+    pub(crate) fn streams(&self, tenant: &TenantId) -> usize {
+        self.list(tenant).filter(|(_, trigger, _)| trigger.record.spec.source.nats.is_some()).count()
     }
 
     /// The number of triggers, and of those of a tenant.

@@ -2,6 +2,7 @@
 //! at the stream's server keeps the position, so that another node goes on where the last one ended.
 
 mod reader;
+mod server;
 mod tally;
 
 pub(crate) use tally::Tally;
@@ -9,31 +10,28 @@ pub(crate) use tally::Tally;
 use crate::index::KnownTrigger;
 use crate::record::TriggerId;
 use crate::{RequestSender, Triggers};
+use parking_lot::Mutex;
 use reader::Reader;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use weir_types::AsyncId;
 
 /// Interval at which a node looks whether it is the dispatcher.
 const LEADER_CHECK: Duration = Duration::from_secs(1);
+/// Interval at which the states of triggers for events are written.
+const WRITE: Duration = Duration::from_secs(1);
 
-/// What a reader should do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Order {
-    Read,
-    /// Stop; another reader will go on.
-    Stop,
-    /// Stop, and delete the consumer that the node made.
-    Delete,
-}
+/// The invocations of a trigger that may not have ended. A reader leaves them to the next one.
+type Running = Arc<Mutex<Vec<AsyncId>>>;
 
-/// A reader in progress.
+/// A reader in progress, or one that is about to end.
 struct Reading {
     trigger: Arc<KnownTrigger>,
-    order: watch::Sender<Order>,
+    stop: CancellationToken,
+    running: Running,
     task: JoinHandle<()>,
 }
 
@@ -46,27 +44,42 @@ impl Triggers {
         leads: impl Fn() -> bool + Send + 'static,
         stop: CancellationToken,
     ) {
+        let writing = async {
+            while stop.run_until_cancelled(tokio::time::sleep(WRITE)).await.is_some() {
+                self.write_tallies().await;
+            }
+        };
+        tokio::join!(self.run_readers(sender, leads, &stop), writing);
+        self.write_tallies().await;
+    }
+
+    async fn run_readers(
+        self: &Arc<Self>,
+        sender: impl RequestSender,
+        leads: impl Fn() -> bool + Send + 'static,
+        stop: &CancellationToken,
+    ) {
         let mut readings: HashMap<TriggerId, Reading> = HashMap::new();
         while !stop.is_cancelled() {
-            let is_leader = leads();
-            let mut wanted = if is_leader { self.known.lock().with_streams() } else { HashMap::new() };
-            let mut ended = HashMap::new();
-            for (id, reading) in std::mem::take(&mut readings) {
-                let new = wanted.get(&id);
-                if new.is_some_and(|new| new.revision == reading.trigger.revision) {
-                    wanted.remove(&id);
-                    readings.insert(id, reading);
-                    continue;
+            let mut wanted = if leads() { self.known.lock().with_streams() } else { HashMap::new() };
+            let mut left = HashMap::new();
+            readings.retain(|id, reading| {
+                let new = wanted.get(id);
+                if !new.is_some_and(|new| new.revision == reading.trigger.revision) {
+                    reading.stop.cancel();
                 }
-                let is_kept = !is_leader || self.known.lock().keeps_consumer(&id, &reading.trigger);
-                reading.order.send_replace(if is_kept { Order::Stop } else { Order::Delete });
-                ended.insert(id, reading.task);
-            }
+                // One reader of a trigger ends before the next one starts.
+                if !reading.task.is_finished() {
+                    wanted.remove(id);
+                    return true;
+                }
+                left.insert(id.clone(), reading.running.clone());
+                false
+            });
             for (id, trigger) in wanted {
-                let before = ended.remove(&id);
-                readings.insert(id.clone(), self.start_reading(&sender, id, trigger, before));
+                let running = left.remove(&id).unwrap_or_default();
+                readings.insert(id.clone(), self.start_reading(&sender, id, trigger, running));
             }
-            self.write_tallies().await;
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = self.stream_news.notified() => {}
@@ -74,30 +87,23 @@ impl Triggers {
             }
         }
         for reading in readings.values() {
-            reading.order.send_replace(Order::Stop);
+            reading.stop.cancel();
         }
         for reading in readings.into_values() {
             let _ = reading.task.await;
         }
-        self.write_tallies().await;
     }
 
-    /// Starts a reader, which waits for the end of the one `before`.
     fn start_reading(
         self: &Arc<Self>,
         sender: &impl RequestSender,
         id: TriggerId,
         trigger: Arc<KnownTrigger>,
-        before: Option<JoinHandle<()>>,
+        running: Running,
     ) -> Reading {
-        let order = watch::Sender::new(Order::Read);
-        let reader = Reader::new(self.clone(), sender.clone(), id, trigger.clone(), order.subscribe());
-        let task = tokio::spawn(async move {
-            if let Some(before) = before {
-                let _ = before.await;
-            }
-            reader.run().await;
-        });
-        Reading { trigger, order, task }
+        let stop = CancellationToken::new();
+        let reader = Reader::new(self.clone(), sender.clone(), id, trigger.clone(), running.clone());
+        let task = tokio::spawn(reader.run(stop.clone()));
+        Reading { trigger, stop, running, task }
     }
 }

@@ -209,7 +209,7 @@ impl Triggers {
         }
     }
 
-    fn event(&self, id: &TriggerId, text: String, repeats: &'static str) {
+    pub(crate) fn event(&self, id: &TriggerId, text: String, repeats: &'static str) {
         self.metrics.events.record(NewEvent {
             tenant: Some(id.tenant.clone()),
             kind: EventKind::Fault,
@@ -290,7 +290,7 @@ fn is_temporary(code: ErrorCode) -> bool {
     status.is_server_error() || status == http::StatusCode::TOO_MANY_REQUESTS
 }
 
-fn cut(mut text: String) -> String {
+pub(crate) fn cut(mut text: String) -> String {
     if text.len() > ERROR_LEN_MAX {
         let end = (0..=ERROR_LEN_MAX).rev().find(|end| text.is_char_boundary(*end));
         text.truncate(end.unwrap_or(0));

@@ -218,12 +218,15 @@ pub struct TriggerTick {
 }
 
 /// Answer of `POST /v1/triggers/{name}/events`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AcceptedEvents {
     /// The asynchronous invocations of the events that the trigger is for, in the order of the events.
     pub invocations: Vec<AsyncId>,
     /// Events of other types and subjects.
     pub skipped: usize,
+    /// Events that are refused however often they are sent, with the reasons.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<String>,
 }
 
 /// Number of ticks, by outcome.

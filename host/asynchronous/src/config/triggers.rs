@@ -10,6 +10,8 @@ pub struct TriggersConfig {
     pub tenant_triggers_max: u32,
     /// Triggers of all tenants.
     pub triggers_max: u32,
+    /// Triggers of one tenant for streams, each of which has a connection to its server.
+    pub tenant_streams_max: u32,
     /// Shortest interval between the ticks of a trigger.
     pub interval_ms_min: u64,
     /// Size limit of the body of a trigger's request.
@@ -25,6 +27,7 @@ impl Default for TriggersConfig {
         Self {
             tenant_triggers_max: 200,
             triggers_max: 5_000,
+            tenant_streams_max: 20,
             interval_ms_min: 1_000,
             body_bytes_max: 64 << 10,
             message_bytes_max: 1 << 20,

@@ -14,6 +14,9 @@ use weir_storage::blobs::Staged;
 use weir_telemetry::logs::now_ms;
 use weir_types::{ContentHash, DeviceChoice, ModelId, ModelManifest, Name, TenantId, Version};
 
+/// Attempts of a push after concurrent changes by other nodes.
+const CONFLICTS_MAX: usize = 5;
+
 /// The number of versions removed per transaction, which takes at most 128 writes.
 const REMOVED_AT_ONCE: usize = 100;
 
@@ -73,7 +76,7 @@ impl Models {
             // changes must not wait for it.
             let kept = models.store.keep(fresh).await?;
             let _turn = models.turn(&push.name).await?;
-            models.add(push, kept).await
+            models.add_or_retry(push, kept).await
         };
         self.changes.carry_through(change).await?
     }
@@ -115,7 +118,7 @@ impl Models {
             let hold = || models.store.blobs().in_use().hold(entry.files());
             let prepared = Prepared::clone(&entry.source.prepared);
             let (entry, _) =
-                models.add(push, DurableFiles { prepared, hash, holds: [hold(), hold()] }).await?;
+                models.add_or_retry(push, DurableFiles { prepared, hash, holds: [hold(), hold()] }).await?;
             Ok(entry)
         };
         self.changes.carry_through(change).await?
@@ -197,7 +200,23 @@ impl Models {
         self.turn.clone().acquire_owned().await.map_err(|_| ModelsError::Conflict(name.clone()))
     }
 
-    async fn add(&self, push: Push, kept: DurableFiles) -> Result<(Arc<ModelEntry>, bool), ModelsError> {
+    /// Adds a version. Reads the model again after a conflict: another node has changed it, and this
+    /// node has not heard of the change.
+    async fn add_or_retry(
+        &self,
+        push: Push,
+        kept: DurableFiles,
+    ) -> Result<(Arc<ModelEntry>, bool), ModelsError> {
+        for _ in 0..CONFLICTS_MAX {
+            match self.add(&push, &kept).await {
+                Err(ModelsError::Conflict(_)) => self.refresh(&push.tenant, &push.name).await?,
+                added => return added,
+            };
+        }
+        self.add(&push, &kept).await
+    }
+
+    async fn add(&self, push: &Push, kept: &DurableFiles) -> Result<(Arc<ModelEntry>, bool), ModelsError> {
         self.refuse_other_kind(&push.tenant, &push.name, kept.prepared.content())?;
         let have = self.all_versions(&push.tenant, &push.name);
         let stored = self.stored_head(&push.tenant, &push.name);
@@ -205,14 +224,14 @@ impl Models {
             let newest = have.iter().copied().chain(stored.head.map(|head| head.newest)).max();
             Version(newest.map_or(0, |newest| newest.0) + 1)
         });
-        self.check_signature(&push, Some(version), &kept.prepared)?;
+        self.check_signature(push, Some(version), &kept.prepared)?;
         let Push { tenant, name, digest, model_bytes, manifest, canary, .. } = push;
-        let same = self.same(&tenant, &name, version, digest, &manifest)?;
-        let head = self.head_for_push(&tenant, &name, (version, have.last().copied()), canary)?;
+        let same = self.same(tenant, name, version, *digest, manifest)?;
+        let head = self.head_for_push(tenant, name, (version, have.last().copied()), *canary)?;
         if same.is_none() && have.len() >= VERSIONS_MAX {
-            return Err(ModelsError::TooManyVersions(name));
+            return Err(ModelsError::TooManyVersions(name.clone()));
         }
-        let id = ModelId { tenant, name, version };
+        let id = ModelId { tenant: tenant.clone(), name: name.clone(), version };
         // Unchanged; its files are repaired.
         if let Some(same) = same.as_ref().filter(|same| same.record.prepared == kept.hash) {
             return Ok((same.clone(), false));
@@ -223,9 +242,14 @@ impl Models {
             Some(revision) => Compare::ModifiedAt(key.clone(), revision),
             None => Compare::Absent(key.clone()),
         };
-        let DurableFiles { prepared, hash, holds: _holds } = kept;
-        let record =
-            ModelRecord { version, digest, model_bytes, pushed_at_ms: now_ms(), manifest, prepared: hash };
+        let record = ModelRecord {
+            version,
+            digest: *digest,
+            model_bytes: *model_bytes,
+            pushed_at_ms: now_ms(),
+            manifest: manifest.clone(),
+            prepared: kept.hash,
+        };
         let mut writes = Transaction::new().when(fence).put(key, record.encode());
         if let Some(head) = &head {
             let key = head_key(&id.tenant, &id.name)?;
@@ -234,7 +258,7 @@ impl Models {
         match self.datastore.commit(writes).await? {
             Commit::Done(revision) => {
                 let head = head.map(|head| StoredHead { revision: Some(revision), head: Some(head) });
-                let entry = self.insert(&id, revision, (record, prepared), head);
+                let entry = self.insert(&id, revision, (record, kept.prepared.clone()), head);
                 if let Some(before) = &same {
                     self.let_go(&before.source.key);
                 }

@@ -70,6 +70,7 @@ pub(super) struct DurableFiles {
     pub(super) prepared: Prepared,
     /// The file with the preparation result.
     pub(super) hash: ContentHash,
+    #[expect(dead_code, reason = "held until the record refers to the files")]
     pub(super) holds: [Hold; 2],
 }
 

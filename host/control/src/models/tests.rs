@@ -2,9 +2,11 @@
 
 use super::record::model_key;
 use super::*;
+use bytes::Bytes;
+use serde_json::json;
 use weir_datastore::{Commit, Entry, Key, MemoryStore, Transaction};
 use weir_device::Arena;
-use weir_inference::{CacheConfig, FakeBackend, ModelCache, Profiles};
+use weir_inference::{CacheConfig, Content, FakeBackend, ModelCache, Profiles};
 use weir_types::ModelManifest;
 
 async fn models(folder: &std::path::Path, datastore: &Arc<dyn Datastore>) -> Arc<Models> {
@@ -60,4 +62,41 @@ async fn unreadable_record_is_reported_only_while_it_is_current() {
 
     models.take_in(&id, &current).await;
     assert_eq!(models.damaged(&id.tenant).len(), 1);
+}
+
+/// Pushes version 1 of the model `m`.
+async fn push(models: &Arc<Models>, run_time_ms: u64) -> Result<bool, ModelsError> {
+    let port = |name: &str| json!([{"name": name, "datatype": "FP32", "shape": [null, 1]}]);
+    let content = json!({
+        "run_time_ms": {"1": run_time_ms},
+        "resident_bytes": 1_000,
+        "signature": {"inputs": port("x"), "outputs": port("y")},
+    });
+    let body = futures::stream::iter([Ok::<_, std::io::Error>(Bytes::from(content.to_string()))]);
+    let upload = models.blobs().stage(body, 1 << 20).await.unwrap();
+    let request = PushRequest {
+        tenant: TenantId::default(),
+        name: Name::new("m").unwrap(),
+        version: Some(Version(1)),
+        manifest: ModelManifest::default(),
+        content: Content::Network,
+        may_change_signature: false,
+        canary: None,
+    };
+    models.push(request, upload).await.map(|(_, is_new)| is_new)
+}
+
+/// No model follows the datastore here: each node knows only what it has written.
+#[tokio::test]
+async fn push_finds_the_version_that_another_node_has_just_pushed() {
+    let folder = tempfile::tempdir().unwrap();
+    let datastore: Arc<dyn Datastore> = Arc::new(MemoryStore::new());
+    let one = models(folder.path(), &datastore).await;
+    let two = models(folder.path(), &datastore).await;
+    assert!(push(&one, 1).await.unwrap());
+    assert!(!push(&two, 1).await.unwrap(), "the same contents are no second version");
+    let three = models(folder.path(), &datastore).await;
+    one.delete(&TenantId::default(), &Name::new("m").unwrap(), None).await.unwrap();
+    assert!(push(&one, 2).await.unwrap());
+    assert!(matches!(push(&three, 3).await, Err(ModelsError::Exists { .. })));
 }

@@ -62,10 +62,35 @@ fn notifications_of_stores_are_events() {
     let [event] = &events[..] else { panic!("{events:?}") };
     assert_eq!([&*event.kind, &*event.source], ["s3:ObjectCreated:Put", "s3://photos"]);
     assert_eq!(event.subject.as_deref(), Some("in/a b+c.png"));
-    assert_eq!(event.id, "s3:ObjectCreated:Put/in/a+b%2Bc.png/17");
+    assert_eq!(event.id, "17/s3:ObjectCreated:Put/in/a+b%2Bc.png");
     assert_eq!(serde_json::from_slice::<Value>(&event.data).unwrap(), body["Records"][0]);
     let test = json!({"Service": "Amazon S3", "Event": "s3:TestEvent", "Bucket": "photos"});
     assert_eq!(parse(&HeaderMap::new(), &test.to_string().into()), Ok(vec![]));
+}
+
+#[test]
+fn any_object_of_a_store_is_an_event() {
+    let of = |object: Value, time: &str| {
+        let record = json!({"eventName": "s3:ObjectCreated:Put", "eventTime": time,
+            "s3": {"bucket": {"name": "b"}, "object": object}});
+        let body = json!({ "Records": [record] }).to_string();
+        parse(&HeaderMap::new(), &body.into()).unwrap().remove(0)
+    };
+    let raw = of(json!({"key": "100%.png"}), "t");
+    assert_eq!(raw.subject.as_deref(), Some("100%.png"), "not every store escapes keys");
+    let long = "%C3%A4".repeat(400);
+    assert_eq!(of(json!({"key": long, "sequencer": "1"}), "t").subject, Some("ä".repeat(400)));
+    let keys = ["1", "2"].map(|tag| of(json!({"key": "a", "eTag": tag}), "t").key());
+    assert_ne!(keys[0], keys[1], "two writes at the same time");
+    let same = [0, 1].map(|_| of(json!({"key": "a", "eTag": "1"}), "t").key());
+    assert_eq!(same[0], same[1]);
+}
+
+#[test]
+fn keys_of_different_events_differ() {
+    let key = |source: &str, id: &str| Event { source: source.into(), id: id.into(), ..event() }.key();
+    assert_ne!(key("a b", "c"), key("a", "b c"));
+    assert_ne!(key("1", "1"), key("", "11"));
 }
 
 #[test]
@@ -79,6 +104,8 @@ fn incomplete_events_are_refused_with_the_reason() {
         changed
     };
     assert!(parse(&structured, &whole.to_string().into()).is_ok());
+    assert!(given(json!({"id": "1", "source": "s", "type": "t"})).contains("specversion"));
+    assert!(given(with("Type", json!("other"))).contains("not the name"));
     assert!(given(with("id", Value::Null)).contains("attribute id"));
     assert!(given(with("specversion", json!("0.3"))).contains("specversion is 1.0"));
     assert!(given(with("a-b", json!("c"))).contains("not the name"));
@@ -90,6 +117,8 @@ fn incomplete_events_are_refused_with_the_reason() {
         |body: &'static str| parse(&HeaderMap::new(), &Bytes::from_static(body.as_bytes())).unwrap_err();
     assert!(plain("hello").contains("not JSON") && plain("{}").contains("neither"));
     assert!(plain(r#"{"Records": [{}]}"#).contains("eventName"));
+    let signed = headers(&[("ce-specversion", "1.0"), ("ce-id", "%+1")]);
+    assert!(parse(&signed, &Bytes::new()).is_err());
     let binary = headers(&[("ce-specversion", "1.0"), ("ce-id", "%zz")]);
     assert!(parse(&binary, &Bytes::new()).unwrap_err().contains("escaped"));
 }

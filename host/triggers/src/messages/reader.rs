@@ -1,49 +1,39 @@
 //! Reads the messages of one trigger.
 
-use super::Order;
+use super::Running;
+use super::server::{ReadError, Stream};
 use super::tally::Tally;
 use crate::event::Event;
+use crate::events::is_final;
 use crate::index::KnownTrigger;
-use crate::plan::{Cause, Plan, StreamPlan};
+use crate::plan::StreamPlan;
 use crate::record::TriggerId;
 use crate::{RequestSender, Triggers};
-use http::StatusCode;
 use jiff::Timestamp;
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
-use weir_call::status;
-use weir_nats::{
-    Acknowledgement, ByteStream, Connection, Consumer, ConsumerSettings, Login, Message, NatsError, Pulled,
-    Server,
-};
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+use weir_nats::{Acknowledgement, Consumer, Message, NatsError, Pulled};
 use weir_telemetry::events::NewEvent;
-use weir_types::api::{EventKind, EventResource, StreamStart, TickOutcome};
+use weir_types::api::{EventKind, EventResource, TickOutcome};
 use weir_types::{AsyncId, ErrorCode};
 
 /// Messages that one pull asks for, at most, unless a batch has more.
-const PULL_MAX: u32 = 64;
-/// Time for which a pull of single messages waits.
-const PULL_WAIT: Duration = Duration::from_secs(30);
+pub(super) const PULL_MAX: u32 = 64;
 /// Pauses after failures of the connection: the first and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// Time of a connection after which the next failure counts as the first.
 const STEADY: Duration = Duration::from_secs(60);
-/// Time after which a message is delivered again whose request the node could not accept.
+/// Time after which a message is delivered again whose request the node could not accept, and in
+/// which the reader asks for no others.
 const AGAIN: Duration = Duration::from_secs(5);
 /// Interval at which a reader looks whether invocations have ended.
 const ENDS: Duration = Duration::from_millis(20);
 /// Interval at which the state of the trigger is written.
 const WRITE: Duration = Duration::from_secs(1);
-/// Time limits of a connection, and of the deletion of a consumer.
-const CONNECT_MAX: Duration = Duration::from_secs(10);
-const DELETE_MAX: Duration = Duration::from_secs(10);
 /// Type of the events of messages that are no CloudEvents.
 const MESSAGE_TYPE: &str = "weir.nats.message";
-
-type Stream = Box<dyn ByteStream>;
 
 /// The reader of one trigger.
 pub(super) struct Reader<R> {
@@ -51,23 +41,21 @@ pub(super) struct Reader<R> {
     sender: R,
     id: TriggerId,
     trigger: Arc<KnownTrigger>,
-    order: watch::Receiver<Order>,
+    running: Running,
     tally: Tally,
     written_at: Instant,
-    /// Whether the state of the trigger has an error.
-    has_error: bool,
-    /// Invocations that may not have ended.
-    running: Vec<AsyncId>,
+    /// Why no messages arrive. A reader before this one may have left an error.
+    error: Option<String>,
+    /// End of the pause after a refusal.
+    not_before: Option<Instant>,
 }
 
-/// Why reading stopped.
-#[derive(Debug, thiserror::Error)]
-enum ReadError {
-    #[error("{0}")]
-    Nats(#[from] NatsError),
-    /// The connection could not be made.
-    #[error("{0}")]
-    Setup(String),
+/// Result of a request.
+enum Accepted {
+    /// What becomes of all its messages.
+    Whole(Acknowledgement),
+    /// The content is refused, now and later.
+    Refused(String),
 }
 
 impl<R: RequestSender> Reader<R> {
@@ -76,71 +64,61 @@ impl<R: RequestSender> Reader<R> {
         sender: R,
         id: TriggerId,
         trigger: Arc<KnownTrigger>,
-        order: watch::Receiver<Order>,
+        running: Running,
     ) -> Self {
         Self {
             triggers,
             sender,
             id,
             trigger,
-            order,
+            running,
             tally: Tally::default(),
             written_at: Instant::now(),
-            // A reader before this one may have left an error.
-            has_error: true,
-            running: Vec::new(),
+            error: Some(String::new()),
+            not_before: None,
         }
     }
 
-    /// Reads until the order is another one.
-    pub(super) async fn run(mut self) {
+    /// Reads until `stop`.
+    pub(super) async fn run(mut self, stop: CancellationToken) {
         let trigger = self.trigger.clone();
-        let Ok(Plan { cause: Cause::Messages(stream), .. }) = &trigger.plan else { return };
-        let mut order = self.order.clone();
+        let Some(stream) = trigger.stream() else { return };
         let mut pause = RETRY.0;
-        loop {
+        while !stop.is_cancelled() {
             let started_at = Instant::now();
-            let failed = tokio::select! {
-                biased;
-                _ = order.wait_for(|order| *order != Order::Read) => break,
-                failed = self.read(stream) => failed,
-            };
-            let Err(error) = failed;
-            self.report(&error.to_string());
+            if let Err(error) = self.read(stream, &stop).await {
+                self.report(&error.to_string());
+            }
             self.write().await;
             if started_at.elapsed() > STEADY {
                 pause = RETRY.0;
             }
-            tokio::select! {
-                _ = order.wait_for(|order| *order != Order::Read) => break,
-                () = sleep(pause) => {}
+            if stop.run_until_cancelled(sleep(pause)).await.is_none() {
+                return;
             }
             pause = (pause * 2).min(RETRY.1);
         }
-        self.write().await;
-        let is_deleted = *self.order.borrow() == Order::Delete;
-        if is_deleted && stream.source.consumer.is_none() {
-            self.delete(stream).await;
-        }
     }
 
-    /// Pulls messages, and sends their requests, until the connection fails.
-    async fn read(&mut self, stream: &StreamPlan) -> Result<Infallible, ReadError> {
-        let mut consumer = self.consumer(stream).await?;
+    /// Pulls messages, and sends their requests, until `stop` or until the connection fails. Stops
+    /// between messages, so that what was accepted is acknowledged.
+    async fn read(&mut self, stream: &StreamPlan, stop: &CancellationToken) -> Result<(), ReadError> {
+        let connecting = self.triggers.consumer(&self.id, stream);
+        let Some(consumer) = stop.run_until_cancelled(connecting).await else { return Ok(()) };
+        let mut consumer = consumer?;
         self.clear_error();
-        let batch_max = stream.source.batch_max;
         let mut batch = Batch::default();
         loop {
             let room = self.room(stream);
             if consumer.is_idle() && room > 0 {
-                let (messages, wait) = match batch_max {
-                    1 => (room.min(PULL_MAX), PULL_WAIT),
-                    batch_max => (batch_max, Duration::from_millis(stream.source.batch_wait_ms)),
-                };
-                consumer.pull(messages, wait).await?;
+                let messages =
+                    if stream.source.batch_max == 1 { room.min(PULL_MAX) } else { stream.source.batch_max };
+                consumer.pull(messages, stream.pull_wait()).await?;
             }
             let wake_at = if room == 0 { Instant::now() + ENDS } else { self.written_at + WRITE };
             tokio::select! {
+                biased;
+                () = stop.cancelled() => return Ok(()),
                 pulled = consumer.next() => match pulled? {
                     Pulled::Message(message) => self.take(&mut consumer, stream, &mut batch, message).await?,
                     Pulled::Ended => self.send(&mut consumer, stream, &mut batch).await?,
@@ -157,11 +135,13 @@ impl<R: RequestSender> Reader<R> {
     }
 
     /// The number of further invocations that may run.
-    fn room(&mut self, stream: &StreamPlan) -> u32 {
-        let Self { triggers, running, .. } = self;
-        running.retain(|id| triggers.invocations.is_unfinished(*id));
-        let running = u32::try_from(running.len()).unwrap_or(u32::MAX);
-        stream.source.running_max.saturating_sub(running)
+    fn room(&self, stream: &StreamPlan) -> u32 {
+        if self.not_before.is_some_and(|not_before| Instant::now() < not_before) {
+            return 0;
+        }
+        let mut running = self.running.lock();
+        running.retain(|id| self.triggers.invocations.is_unfinished(*id));
+        stream.source.running_max.saturating_sub(u32::try_from(running.len()).unwrap_or(u32::MAX))
     }
 
     /// Adds a message to the batch, and sends a full batch.
@@ -174,16 +154,19 @@ impl<R: RequestSender> Reader<R> {
     ) -> Result<(), NatsError> {
         let bytes_max = self.triggers.config.message_bytes_max as usize;
         if let Some(bytes) = message.discarded_bytes {
-            let position = message.sequence;
             self.refuse(format!(
-                "message {position} of the stream has {bytes} bytes, more than {bytes_max} (async.triggers.message_bytes_max)"
+                "message {} of the stream has {bytes} bytes, more than {bytes_max} (async.triggers.message_bytes_max), or headers of more than 16 KiB",
+                message.sequence
             ));
             return consumer.acknowledge(&message, Acknowledgement::Never).await;
         }
-        if batch.bytes + message.payload.len() > bytes_max {
+        if batch.bytes + message.bytes() > bytes_max {
             self.send(consumer, stream, batch).await?;
         }
-        batch.bytes += message.payload.len();
+        if batch.messages.iter().any(|known| known.sequence == message.sequence) {
+            return Ok(());
+        }
+        batch.bytes += message.bytes();
         batch.messages.push(message);
         if batch.messages.len() >= stream.source.batch_max as usize {
             self.send(consumer, stream, batch).await?;
@@ -202,20 +185,33 @@ impl<R: RequestSender> Reader<R> {
         if messages.is_empty() {
             return Ok(());
         }
-        let what = if self.room(stream) == 0 {
-            Acknowledgement::Again(WRITE)
-        } else {
-            self.accept(stream, &messages).await
-        };
-        for message in &messages {
-            consumer.acknowledge(message, what).await?;
+        if self.room(stream) == 0 {
+            return acknowledge(consumer, &messages, Acknowledgement::Again(AGAIN)).await;
         }
-        Ok(())
+        match self.accept(stream, &messages).await {
+            Accepted::Whole(what) => acknowledge(consumer, &messages, what).await,
+            // One message may be at fault; each of the others becomes a request.
+            Accepted::Refused(_) if messages.len() > 1 => {
+                for message in &messages {
+                    let message = std::slice::from_ref(message);
+                    let what = match self.accept(stream, message).await {
+                        Accepted::Whole(what) => what,
+                        Accepted::Refused(error) => self.give_up(message, &error),
+                    };
+                    acknowledge(consumer, message, what).await?;
+                }
+                Ok(())
+            }
+            Accepted::Refused(error) => {
+                let what = self.give_up(&messages, &error);
+                acknowledge(consumer, &messages, what).await
+            }
+        }
     }
 
     /// Has the request of messages accepted as an asynchronous invocation.
-    async fn accept(&mut self, stream: &StreamPlan, messages: &[Message]) -> Acknowledgement {
-        let Ok(plan) = &self.trigger.plan else { return Acknowledgement::Again(AGAIN) };
+    async fn accept(&mut self, stream: &StreamPlan, messages: &[Message]) -> Accepted {
+        let Ok(plan) = &self.trigger.plan else { return Accepted::Whole(Acknowledgement::Again(AGAIN)) };
         let events: Vec<_> = messages.iter().map(|message| event(stream, message)).collect();
         let keys = messages
             .iter()
@@ -223,77 +219,32 @@ impl<R: RequestSender> Reader<R> {
         let request = plan.event_request(&self.id.name, self.trigger.record.created_at_ms, &events, keys);
         match self.sender.send(self.id.tenant.clone(), request).await {
             Ok(accepted) => {
-                self.running.push(accepted.id);
+                let mut running = self.running.lock();
+                if !running.contains(&accepted.id) {
+                    running.push(accepted.id);
+                }
+                drop(running);
                 self.count(TickOutcome::Fired, Some(accepted.id), None);
                 self.clear_error();
-                Acknowledgement::Done
+                Accepted::Whole(Acknowledgement::Done)
             }
-            Err(fault) if is_lasting(fault.code) => {
-                let position = messages.first().map_or(0, |message| message.sequence);
-                self.refuse(format!("the request of message {position} was refused: {fault}"));
-                Acknowledgement::Never
+            // The message was accepted before, with other settings of the trigger.
+            Err(fault) if fault.code == ErrorCode::IdempotencyMismatch => {
+                Accepted::Whole(Acknowledgement::Done)
             }
+            Err(fault) if is_final(fault.code) => Accepted::Refused(fault.to_string()),
             Err(fault) => {
                 self.report(&format!("the requests of messages are refused: {fault}"));
-                Acknowledgement::Again(AGAIN)
+                self.not_before = Some(Instant::now() + AGAIN);
+                Accepted::Whole(Acknowledgement::Again(AGAIN))
             }
         }
     }
 
-    /// Connects to the server, and creates or finds the consumer.
-    async fn consumer(&self, stream: &StreamPlan) -> Result<Consumer<Stream>, ReadError> {
-        let StreamPlan { host, port, source, .. } = stream;
-        let connector = &self.triggers.connector;
-        let login = match &source.secret {
-            Some(secret) => {
-                let value = self.triggers.secrets.value(&self.id.tenant, secret).await;
-                let value = value.map_err(|error| ReadError::Setup(error.to_string()))?;
-                Login::parse(&value)
-                    .map_err(|error| ReadError::Setup(format!("the secret {secret}: {error}")))?
-            }
-            None => Login::None,
-        };
-        let opened = timeout(CONNECT_MAX, connector.open(&self.id.tenant, host, *port)).await;
-        let opened = opened.map_err(|_| ReadError::Setup(format!("{host}:{port} does not answer")))?;
-        let opened =
-            opened.map_err(|error| ReadError::Setup(format!("cannot connect to {host}:{port}: {error}")))?;
-        let secure = |plain: Stream, server: Server| async move {
-            if !server.tls_required && !stream.is_tls_required {
-                return Ok(plain);
-            }
-            let secured = connector.secure(host, plain).await;
-            Ok(Box::new(secured.map_err(|error| NatsError::Io(std::io::Error::other(error)))?) as Stream)
-        };
-        let bytes_max = self.triggers.config.message_bytes_max as usize;
-        let connection = Connection::open(Box::new(opened) as Stream, bytes_max, &login, secure).await?;
-        let name = stream.consumer(&self.id);
-        if source.consumer.is_some() {
-            return Ok(Consumer::bind(connection, &source.stream, &name).await?);
-        }
-        let settings = ConsumerSettings {
-            stream: &source.stream,
-            name: &name,
-            subject: source.subject.as_deref(),
-            from_oldest: source.start == StreamStart::Oldest,
-            unacknowledged_max: source.batch_max.max(PULL_MAX).saturating_mul(2),
-        };
-        Ok(Consumer::create(connection, settings).await?)
-    }
-
-    /// Deletes the consumer of a deleted trigger. A server that is out of reach keeps it.
-    async fn delete(&self, stream: &StreamPlan) {
-        let deleting = async {
-            let consumer = self.consumer(stream).await?;
-            Ok::<_, ReadError>(consumer.delete().await?)
-        };
-        let TriggerId { tenant, name } = &self.id;
-        match timeout(DELETE_MAX, deleting).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                tracing::warn!(%error, %tenant, trigger = %name, "the consumer of a deleted trigger stays");
-            }
-            Err(_) => tracing::warn!(%tenant, trigger = %name, "the consumer of a deleted trigger stays"),
-        }
+    fn give_up(&mut self, messages: &[Message], error: &str) -> Acknowledgement {
+        let position = messages.first().map_or(0, |message| message.sequence);
+        self.refuse(format!("the request of message {position} was refused: {error}"));
+        Acknowledgement::Never
     }
 
     fn count(&mut self, outcome: TickOutcome, invocation: Option<AsyncId>, error: Option<String>) {
@@ -303,21 +254,24 @@ impl<R: RequestSender> Reader<R> {
 
     /// Records that a message is given up.
     fn refuse(&mut self, error: String) {
-        tracing::warn!(tenant = %self.id.tenant, trigger = %self.id.name, error, "a message is given up");
+        tracing::debug!(tenant = %self.id.tenant, trigger = %self.id.name, error, "a message is given up");
         self.event(error.clone(), "failed");
         self.count(TickOutcome::Failed, None, Some(error));
     }
 
     /// Records why no messages arrive.
     fn report(&mut self, error: &str) {
+        if self.error.as_deref() == Some(error) {
+            return;
+        }
         tracing::warn!(tenant = %self.id.tenant, trigger = %self.id.name, error, "no messages arrive, retrying");
         self.event(format!("no messages arrive: {error}"), "messages");
         self.tally.set_error(Some(error.to_owned()));
-        self.has_error = true;
+        self.error = Some(error.to_owned());
     }
 
     fn clear_error(&mut self) {
-        if std::mem::take(&mut self.has_error) {
+        if self.error.take().is_some() {
             self.tally.set_error(None);
         }
     }
@@ -363,7 +317,6 @@ fn event(stream: &StreamPlan, message: &Message) -> Event {
         ..Event::default()
     };
     for (name, value) in &message.headers.values {
-        let name = name.to_ascii_lowercase();
         if let Some(attribute) = name.strip_prefix("ce-") {
             // What is no attribute is left out.
             let _ = event.set(attribute, value);
@@ -372,14 +325,13 @@ fn event(stream: &StreamPlan, message: &Message) -> Event {
     event
 }
 
-/// Whether the same request would be refused again: the request is at fault, not a missing function,
-/// a full queue or the node.
-fn is_lasting(code: ErrorCode) -> bool {
-    let status = status(code);
-    let may_pass =
-        [StatusCode::NOT_FOUND, StatusCode::TOO_MANY_REQUESTS, StatusCode::CONFLICT, StatusCode::FORBIDDEN];
-    status.is_client_error() && !may_pass.contains(&status)
+async fn acknowledge(
+    consumer: &mut Consumer<Stream>,
+    messages: &[Message],
+    what: Acknowledgement,
+) -> Result<(), NatsError> {
+    for message in messages {
+        consumer.acknowledge(message, what).await?;
+    }
+    Ok(())
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,6 +1,7 @@
 //! What a reader has done since it last wrote the state of its trigger.
 
 use crate::record::{TriggerId, encode};
+use crate::work::cut;
 use crate::{TriggerError, Triggers};
 use weir_datastore::{Compare, Transaction};
 use weir_telemetry::logs::now_ms;
@@ -23,6 +24,7 @@ impl Tally {
     /// Records a request.
     pub(crate) fn add(&mut self, outcome: TickOutcome, invocation: Option<AsyncId>, error: Option<String>) {
         self.counts.add(outcome, 1);
+        let error = error.map(cut);
         let at_ms = now_ms();
         self.last =
             Some(TriggerTick { scheduled_at_ms: None, at_ms, outcome, invocation, status: None, error });
@@ -30,7 +32,7 @@ impl Tally {
 
     /// Records why no messages arrive, or that they do.
     pub(super) fn set_error(&mut self, error: Option<String>) {
-        self.error = Some(error);
+        self.error = Some(error.map(cut));
     }
 
     /// Adds what happened before this.

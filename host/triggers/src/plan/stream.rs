@@ -1,8 +1,12 @@
 //! The settings of a stream, checked.
 
 use crate::record::TriggerId;
+use std::time::Duration;
+use weir_types::ContentHash;
 use weir_types::api::NatsSource;
 
+/// Time for which a pull of single messages waits.
+const PULL_WAIT: Duration = Duration::from_secs(30);
 /// Port of NATS.
 const PORT_DEFAULT: u16 = 4222;
 /// Length limits.
@@ -73,24 +77,36 @@ impl StreamPlan {
                 "a consumer that exists has its own subject: leave out source.nats.subject".to_owned()
             );
         }
-        let port = authority.port_u16().unwrap_or(PORT_DEFAULT);
+        let port = match authority.port() {
+            Some(port) => port.as_str().parse().map_err(|_| wrong())?,
+            None => PORT_DEFAULT,
+        };
         Ok(Self { host: host.to_owned(), port, is_tls_required, source: source.clone() })
+    }
+
+    /// The time for which a pull waits for messages.
+    pub(crate) fn pull_wait(&self) -> Duration {
+        if self.source.batch_max == 1 { PULL_WAIT } else { Duration::from_millis(self.source.batch_wait_ms) }
     }
 
     /// The consumer of a trigger. The name of one that the node creates is that of the trigger and its
     /// tenant, so that clusters that share a server should have tenants or triggers of other names.
     pub(crate) fn consumer(&self, id: &TriggerId) -> String {
-        let own = || format!("weir-{}-{}", id.tenant, id.name).replace('.', "_");
+        let own = || {
+            let readable = format!("weir-{}-{}", id.tenant, id.name).replace('.', "_");
+            // Names have hyphens, too: the hash tells tenants and triggers apart.
+            let hash = ContentHash::from_content(format!("{}/{}", id.tenant, id.name).as_bytes()).to_string();
+            format!("{readable:.100}-{hash:.8}")
+        };
         self.source.consumer.clone().unwrap_or_else(own)
     }
 
-    /// Whether another plan reads through the same consumer, which therefore has to stay.
+    /// Whether another plan reads through the same consumer, which therefore has to stay. The servers
+    /// of a cluster have many addresses, so another address alone is no reason to lose the position.
     pub(crate) fn keeps_consumer_of(&self, other: &Self) -> bool {
         let [new, old] = [&self.source, &other.source];
         old.consumer.is_some()
-            || (new.consumer.is_none()
-                && [&new.url, &new.stream] == [&old.url, &old.stream]
-                && new.start == old.start)
+            || (new.consumer.is_none() && new.stream == old.stream && new.start == old.start)
     }
 }
 
@@ -121,7 +137,15 @@ mod tests {
             |url: &str| plan(json!({"url": url})).map(|plan| (plan.host, plan.port, plan.is_tls_required));
         assert_eq!(server("nats://nats.example"), Ok(("nats.example".to_owned(), 4222, false)));
         assert_eq!(server("tls://[::1]:5000"), Ok(("::1".to_owned(), 5000, true)));
-        for url in ["http://h", "h:4222", "nats://h/path", "nats://", "nats://h\r\nPUB", "nats://h?x=1"] {
+        for url in [
+            "http://h",
+            "h:4222",
+            "nats://h/path",
+            "nats://",
+            "nats://h\r\nPUB",
+            "nats://h:99999",
+            "nats://h?x=1",
+        ] {
             assert!(server(url).is_err(), "{url}");
         }
         assert!(server("nats://me:secret@h").unwrap_err().contains("secret"));
@@ -153,6 +177,7 @@ mod tests {
         let plan = |settings| plan(settings).unwrap();
         let old = plan(json!({}));
         assert!(plan(json!({"subject": "a", "batch_max": 9})).keeps_consumer_of(&old));
+        assert!(plan(json!({"url": "tls://h:4222"})).keeps_consumer_of(&old));
         assert!(!plan(json!({"stream": "T"})).keeps_consumer_of(&old));
         assert!(!plan(json!({"start": "oldest"})).keeps_consumer_of(&old));
         assert!(!plan(json!({"consumer": "c"})).keeps_consumer_of(&old));

@@ -97,7 +97,8 @@ impl SourceArgs {
     }
 
     fn events(&self) -> Option<EventsSource> {
-        let types: Vec<_> = self.events.iter().filter(|kind| *kind != "*").cloned().collect();
+        let is_any = self.events.iter().any(|kind| kind == "*");
+        let types = if is_any { Vec::new() } else { self.events.clone() };
         (!self.events.is_empty()).then(|| EventsSource {
             types,
             subject_prefix: self.subject_prefix.clone(),
@@ -145,7 +146,7 @@ mod tests {
         let events =
             source("--events s3:ObjectCreated:* --events x --subject-suffix .png").unwrap().events.unwrap();
         assert_eq!((events.types.len(), events.subject_suffix.as_deref()), (2, Some(".png")));
-        assert_eq!(source("--events *").unwrap().events, Some(EventsSource::default()));
+        assert_eq!(source("--events * --events x").unwrap().events, Some(EventsSource::default()));
         assert_eq!(source("--every 1s").unwrap().every_ms, Some(1_000));
         for line in [
             "",
