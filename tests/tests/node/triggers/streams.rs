@@ -11,14 +11,27 @@ fn stream(server: &NatsServer, settings: Value) -> Value {
     json!({"source": {"nats": source}, "target": {"function": "echo"}})
 }
 
-/// Waits until the trigger `t` reads the stream.
-async fn reading(node: &TestNode, server: &NatsServer, consumer: &str) {
-    eventually("the consumer", async || {
-        let names = server.api("CONSUMER.NAMES.ORDERS", &Value::Null).await;
-        names["consumers"].as_array()?.iter().any(|name| name == consumer).then_some(())
+/// The consumers of the stream.
+async fn consumers(server: &NatsServer) -> Vec<String> {
+    let names = server.api("CONSUMER.NAMES.ORDERS", &Value::Null).await;
+    let names = names["consumers"].as_array().cloned().unwrap_or_default();
+    names.iter().map(|name| name.as_str().unwrap().to_owned()).collect()
+}
+
+/// Waits until the trigger `t` reads the stream. Returns its consumer.
+async fn reading(node: &TestNode, server: &NatsServer) -> String {
+    let consumer = eventually("the consumer", async || consumers(server).await.pop()).await;
+    until(node, "t", "the connection", |trigger| trigger.error.is_none()).await;
+    consumer
+}
+
+/// Waits until all messages of the stream are acknowledged.
+async fn acknowledged(server: &NatsServer, consumer: &str) {
+    eventually("the acknowledgements", async || {
+        let info = server.api(&format!("CONSUMER.INFO.ORDERS.{consumer}"), &Value::Null).await;
+        (info["num_ack_pending"] == 0 && info["num_pending"] == 0).then_some(())
     })
     .await;
-    until(node, "t", "the connection", |trigger| trigger.error.is_none()).await;
 }
 
 /// The bodies of all invocations of `echo`, once `count` have ended.
@@ -48,13 +61,15 @@ async fn each_message_becomes_one_invocation_across_restarts() {
     let node = start().await;
     let created = put(&node, "t", &stream(&server, json!({"subject": "ORDERS.new"}))).await;
     assert_eq!(created.status, 201, "{created:?}");
-    reading(&node, &server, "weir-default-t").await;
+    let consumer = reading(&node, &server).await;
+    assert!(consumer.starts_with("weir-default-t-"), "{consumer}");
     server.publish("ORDERS.other", &[], b"another subject").await;
     for at in 0..20 {
         server.publish("ORDERS.new", &[("Content-Type", "text/plain")], format!("m{at:02}").as_bytes()).await;
     }
     let expected: Vec<String> = (0..20).map(|at| format!("m{at:02}")).collect();
     assert_eq!(bodies(&node, 20).await, expected);
+    acknowledged(&server, &consumer).await;
     let shown = until(&node, "t", "the counts", |trigger| trigger.ticks.fired >= 20).await;
     let last = shown.last.unwrap();
     let result = node.result(last.invocation.unwrap()).await;
@@ -71,13 +86,65 @@ async fn each_message_becomes_one_invocation_across_restarts() {
     server.publish("ORDERS.new", &[], b"m21").await;
     let all = bodies(&node, 22).await;
     assert_eq!((all.len(), all.last().map(String::as_str)), (22, Some("m21")));
-    // The consumer of a deleted trigger is deleted, too.
+    acknowledged(&server, &consumer).await;
+}
+
+#[tokio::test]
+async fn position_is_kept_by_a_pause_and_deleted_with_the_trigger() {
+    if !NatsServer::is_installed() {
+        return;
+    }
+    let server = NatsServer::start().await;
+    server.create_stream("ORDERS").await;
+    let node = start().await;
+    put(&node, "t", &stream(&server, json!({}))).await.ok();
+    let consumer = reading(&node, &server).await;
+    node.post("/v1/triggers/t/pause", "").await.ok();
+    server.publish("ORDERS.a", &[], b"during the pause").await;
+    node.post("/v1/triggers/t/resume", "").await.ok();
+    assert_eq!(bodies(&node, 1).await, ["during the pause"]);
+    acknowledged(&server, &consumer).await;
+    // A paused trigger has no reader, and its consumer is deleted with it. A new trigger of the same
+    // name starts with the next message.
+    node.post("/v1/triggers/t/pause", "").await.ok();
+    server.publish("ORDERS.a", &[], b"before the new trigger").await;
     node.delete("/v1/triggers/t").await.ok();
-    eventually("the end of the consumer", async || {
-        let names = server.api("CONSUMER.NAMES.ORDERS", &Value::Null).await;
-        (names["total"] == 0).then_some(())
+    assert_eq!(consumers(&server).await, [""; 0]);
+    put(&node, "t", &stream(&server, json!({}))).await.ok();
+    assert_eq!(reading(&node, &server).await, consumer);
+    server.publish("ORDERS.a", &[], b"after it").await;
+    assert_eq!(bodies(&node, 2).await, ["after it", "during the pause"]);
+    // Another stream has another position.
+    server.create_stream("OTHERS").await;
+    put(&node, "t", &stream(&server, json!({"stream": "OTHERS"}))).await.ok();
+    assert_eq!(consumers(&server).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn invocations_of_a_trigger_are_limited() {
+    if !NatsServer::is_installed() {
+        return;
+    }
+    let server = NatsServer::start().await;
+    server.create_stream("ORDERS").await;
+    for _ in 0..6 {
+        server.publish("ORDERS.a", &[], b"").await;
+    }
+    let node = start().await;
+    node.deploy("slow", function("misbehave")).await;
+    let mut spec = stream(&server, json!({"start": "oldest", "running_max": 2}));
+    spec["target"] = json!({"function": "slow"});
+    spec["request"] = json!({"path": "/nap?300"});
+    put(&node, "t", &spec).await.ok();
+    let mut most = 0;
+    eventually("all invocations", async || {
+        let all = node.invocations("name=slow").await;
+        let unfinished = all.iter().filter(|one| !one.status.is_end()).count();
+        most = most.max(unfinished);
+        (all.len() == 6 && unfinished == 0).then_some(())
     })
     .await;
+    assert!((1..=2).contains(&most), "{most} invocations at once");
 }
 
 #[tokio::test]
@@ -105,7 +172,7 @@ async fn messages_wait_for_a_missing_function_and_give_way_if_they_are_too_large
 }
 
 #[tokio::test]
-async fn batches_are_cloud_events_and_invocations_are_limited() {
+async fn batches_are_cloud_events() {
     if !NatsServer::is_installed() {
         return;
     }
@@ -120,7 +187,9 @@ async fn batches_are_cloud_events_and_invocations_are_limited() {
     let node = start().await;
     let settings = json!({"start": "oldest", "batch_max": 4, "batch_wait_ms": 200, "running_max": 1});
     put(&node, "t", &stream(&server, settings)).await.ok();
+    let consumer = reading(&node, &server).await;
     let bodies = bodies(&node, 3).await;
+    acknowledged(&server, &consumer).await;
     let mut numbers = HashSet::new();
     for body in &bodies {
         let batch: Vec<Value> = serde_json::from_str(body).unwrap();
