@@ -275,7 +275,10 @@ pub enum UploadRefusal {
         domain: String,
     },
     /// An input or output is not a tensor of a type that Weir carries.
-    #[error("{port:?} is {what}; only tensors of the Open Inference Protocol's types can go in and out")]
+    #[error(
+        "{port:?} is {what}; only tensors of the Open Inference Protocol's types can go in and out{}",
+        port_hint(what)
+    )]
     UnsupportedPort {
         /// Name of the input or output.
         port: String,
@@ -320,6 +323,16 @@ pub enum UploadRefusal {
         /// How the process died.
         how: String,
     },
+}
+
+/// The remedy for an input or output of type `what`, if there is one.
+fn port_hint(what: &str) -> &'static str {
+    // The probabilities of classifiers of scikit-learn, one map per item.
+    if what.starts_with("Sequence<Map<") {
+        "; export models of scikit-learn with options={\"zipmap\": False}"
+    } else {
+        ""
+    }
 }
 
 /// Why a model was not prepared.
@@ -368,5 +381,21 @@ impl PrepareError {
             Self::Library(_) => ErrorCode::Unavailable,
             Self::Io { .. } => ErrorCode::Internal,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sequence_of_maps_names_the_option_of_the_exporter() {
+        let text = |what: &str| {
+            UploadRefusal::UnsupportedPort { port: "p".to_owned(), what: what.to_owned() }.to_string()
+        };
+        let maps = text("Sequence<Map<Int64, Float32>>");
+        assert!(maps.ends_with("; export models of scikit-learn with options={\"zipmap\": False}"), "{maps}");
+        let tensors = text("Sequence<Tensor<Float32>(dyn)>");
+        assert!(tensors.ends_with("can go in and out"), "{tensors}");
     }
 }

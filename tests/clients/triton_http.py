@@ -137,8 +137,11 @@ class Sync(unittest.TestCase):
         self.assertEqual(self.client.get_model_metadata("matmul", "1")["versions"], ["1"])
         config = self.client.get_model_config("matmul")
         self.assertEqual(config["max_batch_size"], 32)
-        self.assertEqual(config["input"], [{"name": "x", "data_type": "TYPE_FP32", "dims": [4], "format": "FORMAT_NONE"}])
-        self.assertEqual(config["output"], [{"name": "y", "data_type": "TYPE_FP32", "dims": [3]}])
+        x = {"name": "x", "data_type": "TYPE_FP32", "dims": [4], "format": "FORMAT_NONE"}
+        defaults = {"is_shape_tensor": False, "allow_ragged_batch": False, "optional": False}
+        self.assertEqual(config["input"], [x | defaults])
+        y = {"name": "y", "data_type": "TYPE_FP32", "dims": [3], "is_shape_tensor": False}
+        self.assertEqual(config["output"], [y])
         self.assertEqual(config["dynamic_batching"], {"preferred_batch_size": [], "max_queue_delay_microseconds": 0})
         self.assertEqual(self.client.get_model_metadata("echo")["platform"], "weir_function")
         for name, version, ready in [("matmul", "1", True), ("matmul", "9", False), ("echo", "", True), ("nobody", "", False)]:

@@ -2,6 +2,7 @@
 
 mod check;
 mod packages;
+mod readme;
 mod third_party;
 
 use crate::functions::{self, BuildFunctionsArgs};
@@ -43,6 +44,7 @@ pub(crate) fn run(repo: &Repo, args: &DistArgs) -> Result<()> {
     let name = format!("weir-{}-{}-linux", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
     let dist = repo.root().join("target/dist");
     pack(&dist.join(&name), &contents(repo, weir, library))?;
+    readme::write(repo, &dist.join(&name))?;
     third_party::write(repo, &dist.join(&name))?;
     // The release program is stripped and optimised; its size is limited because it is copied to
     // machines.
@@ -89,7 +91,6 @@ fn contents(repo: &Repo, weir: PathBuf, onnxruntime: PathBuf) -> Vec<(PathBuf, &
         (digits.join("example/try.sh"), "examples/digits/try.sh"),
         (digits.join("example/README.md"), "examples/digits/README.md"),
         (repo.root().join("LICENSE"), "LICENSE"),
-        (repo.root().join("README.md"), "README.md"),
     ]
 }
 

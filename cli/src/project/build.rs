@@ -91,9 +91,9 @@ pub(super) fn run(
             .map_err(|error| Problem::new(error.to_string()).hint(error.hint()))?;
         toolchain.configure(&mut shell);
     }
-    let programs = packages(folder, output)?;
-    if !programs.is_empty() {
-        shell.env("PATH", before_path(programs)?);
+    let packages = packages(folder, output)?;
+    if !packages.programs.is_empty() {
+        shell.env("PATH", before_path(packages.programs)?);
     }
     output.note(format_args!("building: {command}"));
     let status = match stop {
@@ -106,16 +106,26 @@ pub(super) fn run(
     }
     let file = folder.join("weir.toml");
     let problem = Problem::new(format!("the build failed ({status})"));
-    Err(problem.hint(format!("its output is above; the command in {}: {command}", file.display())).into())
+    let remedy = native_remedy(&packages.native).map_or_else(String::new, |remedy| format!("{remedy}; "));
+    let hint = format!("its output is above; {remedy}the command in {}: {command}", file.display());
+    Err(problem.hint(hint).into())
 }
 
-/// Installs the project's packages and returns the folders of their programs, those that come first
-/// in `PATH` first. All projects of the user share toolchains from PyPI, which `.weir/toolchain`
-/// links to.
-fn packages(folder: &Path, output: OutputSettings) -> Result<Vec<PathBuf>> {
+/// Installed packages of a project.
+#[derive(Debug, Default)]
+struct ProjectPackages {
+    /// Folders of their programs, those that come first in `PATH` first.
+    programs: Vec<PathBuf>,
+    /// Names of the packages of `requirements.txt` with machine code.
+    native: Vec<String>,
+}
+
+/// Installs the project's packages. All projects of the user share toolchains from PyPI, which
+/// `.weir/toolchain` links to.
+fn packages(folder: &Path, output: OutputSettings) -> Result<ProjectPackages> {
     let explained = |error: PackagesError| Problem::new(error.to_string()).hint(error.hint());
     let mut note = |step: &str| output.note(format_args!("  {step}"));
-    let mut programs = Vec::new();
+    let mut project = ProjectPackages::default();
     let pinned = folder.join("toolchain.txt");
     if pinned.is_file() {
         let local = folder.join(".weir");
@@ -130,17 +140,35 @@ fn packages(folder: &Path, output: OutputSettings) -> Result<Vec<PathBuf>> {
         if let Some(packages) = packages.map_err(explained)? {
             packages.install(&mut note).map_err(explained)?;
             packages.include(&toolchain).map_err(explained)?;
+            project.native = packages.native_packages().map_err(explained)?;
+            // Only a note: some packages use machine code only where they can load it.
+            if let Some(remedy) = native_remedy(&project.native) {
+                output.note(format_args!("warning: {remedy}"));
+            }
             // First, because a compiler looks for packages through the first Python in PATH.
-            programs.push(packages.programs());
+            project.programs.push(packages.programs());
         }
-        programs.push(toolchain.programs());
+        project.programs.push(toolchain.programs());
     }
     if folder.join("package.json").is_file() {
         let modules = NodeModules::new(folder);
         modules.install(&mut note).map_err(explained)?;
-        programs.push(modules.programs());
+        project.programs.push(modules.programs());
     }
-    Ok(programs)
+    Ok(project)
+}
+
+/// The remedy for packages with machine code; `None` without such packages.
+fn native_remedy(native: &[String]) -> Option<String> {
+    let have = match native.len() {
+        0 => return None,
+        1 => "has",
+        _ => "have",
+    };
+    let names = native.join(", ");
+    Some(format!(
+        "{names} in requirements.txt {have} machine code, which components cannot run: functions can use packages in pure Python, and builds for WASI"
+    ))
 }
 
 /// Makes `toolchain` in the folder `local` a symbolic link to `target`, for people who run the
@@ -186,11 +214,21 @@ mod tests {
     }
 
     #[test]
+    fn remedy_names_packages_with_machine_code() {
+        assert_eq!(native_remedy(&[]), None);
+        let remedy = |names: &[&str]| {
+            native_remedy(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap()
+        };
+        assert!(remedy(&["numpy"]).starts_with("numpy in requirements.txt has machine code"));
+        assert!(remedy(&["numpy", "orjson"]).starts_with("numpy, orjson in requirements.txt have"));
+    }
+
+    #[test]
     fn project_programs_come_first_in_path() {
         let path = before_path(vec!["/project/bin".into()]).unwrap();
         assert!(path.to_string_lossy().starts_with("/project/bin:"), "{}", path.display());
         let folder = tempfile::tempdir().unwrap();
-        assert!(packages(folder.path(), QUIET).unwrap().is_empty());
+        assert!(packages(folder.path(), QUIET).unwrap().programs.is_empty());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Response cache for calls of HTTP functions with a `cache_ttl_ms`, by the rules of HTTP for
 //! shared caches (RFC 9111).
 //!
-//! Calls are equal if their method, path, query, body and [`KEY_HEADERS`] are equal. The cache
+//! Calls are equal if their method, scheme, path, query, body and [`KEY_HEADERS`] are equal. The cache
 //! respects the directives of the caller and the function: `no-store`, `no-cache`, `max-age`,
 //! `private`, `Vary`. See `docs/concepts/caching.md`.
 
@@ -115,6 +115,7 @@ fn input_head(call: &HttpCall) -> Vec<u8> {
         all.extend_from_slice(bytes);
     };
     part(call.request.head.method.as_str().as_bytes());
+    part(call.request.head.uri.scheme_str().unwrap_or("http").as_bytes());
     let target = call.request.head.uri.path_and_query().map_or("", |target| target.as_str());
     part(target.as_bytes());
     for name in &KEY_HEADERS {

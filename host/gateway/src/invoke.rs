@@ -4,6 +4,7 @@ use super::body::receive;
 use super::cached;
 use super::canary::VersionChoice;
 use super::error::ApiError;
+use super::guest_url;
 use super::invocations::{self, Later};
 use super::lookups::LookupFor;
 use super::prefer::PreferHeader;
@@ -15,10 +16,8 @@ use crate::NodeState;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
-use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
-use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Method, Uri};
+use http::{HeaderMap, HeaderValue, Method};
 use std::sync::Arc;
 use std::time::Instant;
 use weir_call::body::BodyLimit;
@@ -50,6 +49,11 @@ impl CallTarget {
     /// The name of the function in the path after `/fn/`.
     pub(super) fn name(self, call: &str) -> &str {
         &call[..self.name_len]
+    }
+
+    /// The length of the part of the path that the function does not see.
+    fn prefix_len(self) -> usize {
+        "/fn/".len() + self.len
     }
 
     /// The version in the path after `/fn/`, if it names one.
@@ -231,7 +235,9 @@ async fn http(
     let receiving = receive(body, length, &arena, limit);
     let body = received(&ctx, function.deployment(), receiving).await?;
     prepare(&mut head.headers, id);
-    let guest_uri = guest_uri(&head.uri, called);
+    guest_url::set_prefix(&mut head, called.prefix_len(), ctx.granted.is_some());
+    guest_url::set_scheme(&mut head);
+    let guest_uri = guest_url::guest_uri(&head.uri, called.prefix_len());
     let call = HttpCall { ctx, function, request: HttpRequest { head, guest_uri, body } };
     let DeployedFunction { manifest, answers, .. } = &**call.function.deployment();
     // The response to a forwarded call is cached by the node that forwarded it.
@@ -297,23 +303,6 @@ pub(super) fn unknown(name: &str) -> ApiError {
     }
 }
 
-/// Returns the request target as the function sees it: without `/fn/{name}` or
-/// `/fn/{name}@{version}`.
-fn guest_uri(uri: &Uri, called: CallTarget) -> Uri {
-    let target = uri.path_and_query().map_or("", PathAndQuery::as_str);
-    let rest = &target["/fn/".len() + called.len..];
-    let target = if rest.starts_with('/') { rest.to_owned() } else { format!("/{rest}") };
-    // A suffix of a valid target after a slash is valid.
-    let target =
-        PathAndQuery::from_maybe_shared(Bytes::from(target)).unwrap_or(PathAndQuery::from_static("/"));
-    if uri.authority().is_none() {
-        return Uri::from(target);
-    }
-    let mut parts = uri.clone().into_parts();
-    parts.path_and_query = Some(target);
-    Uri::from_parts(parts).unwrap_or_else(|_| Uri::from_static("/"))
-}
-
 /// Removes the headers of the connection, and sets headers that functions may rely on.
 fn prepare(headers: &mut HeaderMap, id: &RequestId) {
     for name in [CONNECTION, TRANSFER_ENCODING] {
@@ -355,19 +344,5 @@ mod tests {
             assert_eq!(parts(bad), ("hello", Err(ErrorCode::InvalidRequest)), "{bad}");
         }
         assert_eq!(parts("@1"), ("", Ok(Some(Version(1)))));
-    }
-
-    #[test]
-    fn function_sees_paths_without_its_prefix() {
-        let seen = |uri: &'static str| {
-            let uri = Uri::from_static(uri);
-            let target = CallTarget::parse(&uri.path()["/fn/".len()..]);
-            guest_uri(&uri, target).to_string()
-        };
-        assert_eq!(seen("/fn/hello"), "/");
-        assert_eq!(seen("/fn/hello/"), "/");
-        assert_eq!(seen("/fn/hello/a/b?c=d"), "/a/b?c=d");
-        assert_eq!(seen("/fn/hello?c=d"), "/?c=d");
-        assert_eq!(seen("http://example.com/fn/hello/x"), "http://example.com/x");
     }
 }

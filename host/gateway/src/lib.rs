@@ -16,6 +16,7 @@ mod events;
 mod failures;
 mod functions;
 mod grpc;
+mod guest_url;
 mod head;
 mod health;
 mod invocations;
@@ -72,6 +73,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use error::{ApiError, Dialect};
+use guest_url::OverTls;
 use health::Monitoring;
 use http::header::{ALLOW, CONNECTION};
 use http::{HeaderValue, Version};
@@ -364,6 +366,8 @@ impl Gateway {
         if !self.node.takes_calls() {
             return Ok(refused("the node is shutting down\n"));
         }
+        // The other node's connection may be encrypted although the client's was not.
+        request.extensions_mut().remove::<OverTls>();
         restore_host(&mut request);
         // The node that received the request has counted it for the quotas.
         *owner = Some(self.node.permits.answers.owner(&grant.tenant, None));

@@ -7,6 +7,7 @@
 use crate::NodeState;
 use crate::access::Access;
 use crate::error::ApiError;
+use crate::guest_url;
 use crate::lookups::LookupFor;
 use crate::permission::Caller;
 use axum::extract::Request;
@@ -31,6 +32,7 @@ pub(crate) async fn admit(node: &NodeState, request: &mut Request) -> Option<Res
         return Some(Err(ApiError::new(ErrorCode::FunctionNotFound, text)));
     };
     let owner_len = tenant.len() + ":".len();
+    guest_url::keep_public_prefix(request);
     if let Err(error) = cut_owner(request, owner_len) {
         return Some(Err(error));
     }

@@ -16,6 +16,7 @@ pub use handshake::ListenerTls;
 pub use threads::Threads;
 
 use super::Gateway;
+use crate::guest_url::OverTls;
 use crate::{Admitted, GatewayConfig};
 use activity::RequestInProgress;
 use addresses::{AddressPermit, RemoteAddresses};
@@ -210,7 +211,8 @@ impl Server {
                 },
             };
             let peer = stream.peer().cloned();
-            let service = service(gateway, connection.clone(), from, peer.clone());
+            let over_tls = stream.is_tls().then_some(OverTls);
+            let service = service(gateway, connection.clone(), from, peer.clone(), over_tls);
             let stream = TokioIo::new(FramingGuard::new(stream));
             let serving = watcher.watch(builder.serve_connection(stream, service).into_owned());
             node.metrics.process.connections.inc();
@@ -232,6 +234,7 @@ fn service(
     connection: ConnectionState,
     from: IpAddr,
     peer: Option<NodePeer>,
+    over_tls: Option<OverTls>,
 ) -> impl hyper::service::Service<
     hyper::Request<Incoming>,
     Response = http::Response<AnswerBody>,
@@ -244,6 +247,9 @@ fn service(
         let under_way = connection.begin();
         if let Some(peer) = &peer {
             request.extensions_mut().insert(peer.clone());
+        }
+        if let Some(over_tls) = over_tls {
+            request.extensions_mut().insert(over_tls);
         }
         async move {
             let is_h2 = request.version() == Version::HTTP_2;

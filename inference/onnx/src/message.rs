@@ -21,6 +21,16 @@ pub(crate) fn is_unsupported(why: &str) -> bool {
     unsupported.iter().any(|words| why.contains(words))
 }
 
+/// The remedy for an error of ONNX Runtime, if the text of the error has one.
+pub(crate) fn remedy(why: &str) -> Option<String> {
+    let (_, limit) = why.split_once("max supported IR version: ")?;
+    let version: String = limit.chars().take_while(char::is_ascii_digit).collect();
+    // The version says which features of the format a model may use, and few models use the newest.
+    Some(format!(
+        "set it with Python's onnx: `m = onnx.load(FILE); m.ir_version = {version}; onnx.save(m, FILE)`"
+    ))
+}
+
 /// The text without its origin in ONNX Runtime's sources.
 pub(crate) fn plain(why: &str) -> String {
     match why.split_once(" Status Message: ") {
@@ -54,6 +64,13 @@ fn without_origin(why: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn remedy_for_a_newer_format_names_the_supported_version() {
+        let refused = "Unsupported model IR version: 14, max supported IR version: 13";
+        assert!(remedy(refused).unwrap().contains("m.ir_version = 13;"));
+        assert_eq!(remedy("Opset 9999 is too new (9)."), None);
+    }
 
     #[test]
     fn exception_origin_is_stripped() {

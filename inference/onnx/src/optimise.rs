@@ -207,6 +207,13 @@ fn anonymous_bytes() -> u64 {
     kib.unwrap_or_default() << 10
 }
 
+fn with_remedy(why: String) -> String {
+    match message::remedy(&why) {
+        Some(remedy) => format!("{why}; {remedy}"),
+        None => why,
+    }
+}
+
 /// The refusal for an error of ONNX Runtime.
 fn refusal(error: &ort::Error) -> UploadRefusal {
     let why = message::plain(error.message());
@@ -218,6 +225,6 @@ fn refusal(error: &ort::Error) -> UploadRefusal {
         ErrorCode::InvalidProtobuf => UploadRefusal::Malformed { why },
         ErrorCode::NotImplemented => UploadRefusal::UnsupportedOperator { why },
         _ if message::is_unsupported(&why) => UploadRefusal::UnsupportedOperator { why },
-        _ => UploadRefusal::Invalid { why },
+        _ => UploadRefusal::Invalid { why: with_remedy(why) },
     }
 }

@@ -170,6 +170,20 @@ async fn unsupported_ports_are_named_in_the_refusal() {
 }
 
 #[tokio::test]
+async fn newer_format_is_refused_with_a_remedy() {
+    let cpu = Cpu::new();
+    let file = cpu.blobs().join("newer.onnx");
+    // A later field replaces an earlier one: `ir_version`.
+    let newer = [onnx::on_integers("Add"), vec![1 << 3, 99]].concat();
+    std::fs::write(&file, newer).unwrap();
+    let refused = refusal(&cpu, &file).await;
+    assert!(
+        matches!(&refused, UploadRefusal::Invalid { why } if why.contains("m.ir_version = ")),
+        "{refused}"
+    );
+}
+
+#[tokio::test]
 async fn exceeded_limits_are_distinct_from_invalid_models() {
     // ONNX Runtime takes about 60 MiB of address space, and the file 64: there is no room to read
     // another 64 from it.

@@ -9,6 +9,10 @@ use std::process::Command;
 const HINT: &str = "see that python3 (3.10 or newer) has venv and pip (Debian and Ubuntu: `apt-get install python3-venv python3-pip`) and reaches PyPI";
 /// File with the path of another environment's packages, which Python adds to its own.
 const INCLUDED: &str = "weir-toolchain.pth";
+/// File endings of machine code.
+const MACHINE_CODE: [&str; 3] = [".so", ".pyd", ".dylib"];
+/// Part of the names of Python's extension modules for WASI.
+const WASI: &str = "wasm32-wasi";
 /// Largest number of requirements in a description; a description of more ends with the number of
 /// the rest.
 const PINS_SHOWN_MAX: usize = 12;
@@ -72,6 +76,29 @@ impl PythonEnvironment {
             }
         }
         Err(io::Error::new(io::ErrorKind::NotFound, "it has no folder site-packages"))
+    }
+
+    /// Names of the installed packages that contain machine code, which components cannot run.
+    /// Builds for WASI are not among them.
+    pub fn native_packages(&self) -> Result<Vec<String>, PackagesError> {
+        let list = || {
+            let mut native = Vec::new();
+            for entry in std::fs::read_dir(self.site_packages()?)? {
+                let entry = entry?;
+                let title = entry.file_name();
+                let Some(title) = title.to_str().and_then(|title| title.strip_suffix(".dist-info")) else {
+                    continue;
+                };
+                // Packages that the system's own tools installed may have no list of files.
+                let Ok(files) = std::fs::read_to_string(entry.path().join("RECORD")) else { continue };
+                if has_machine_code(&files) {
+                    native.push(title.split_once('-').map_or(title, |(name, _)| name).to_owned());
+                }
+            }
+            native.sort_unstable();
+            Ok(native)
+        };
+        list().map_err(PackagesError::file(&self.folder))
     }
 
     /// Folder of the environment.
@@ -152,6 +179,16 @@ fn pins(requirements: &str) -> String {
     }
 }
 
+/// Whether a package with these files, as listed in its `RECORD`, contains machine code.
+fn has_machine_code(record: &str) -> bool {
+    record.lines().filter_map(|line| line.split(',').next()).any(|file| {
+        let file = file.trim_matches('"');
+        // Shared libraries may have a version behind the ending: `libx.so.1`.
+        let is_library = MACHINE_CODE.iter().any(|ending| file.ends_with(ending)) || file.contains(".so.");
+        is_library && !file.contains(WASI)
+    })
+}
+
 fn has_requirements(text: &str) -> bool {
     text.lines().map(str::trim).any(|line| !line.is_empty() && !line.starts_with('#'))
 }
@@ -188,6 +225,24 @@ mod tests {
         let refused = environment.install(&mut |_| ()).unwrap_err();
         assert!(refused.to_string().contains("hash"), "{refused}");
         assert!(environment.install(&mut |_| ()).is_err(), "a failed installation counts as done");
+    }
+
+    #[test]
+    fn packages_with_machine_code_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let packages = folder.path().join("lib/python3.12/site-packages");
+        let add = |title: &str, record: &str| {
+            let info = packages.join(format!("{title}.dist-info"));
+            std::fs::create_dir_all(&info).unwrap();
+            std::fs::write(info.join("RECORD"), record).unwrap();
+        };
+        add("numpy-2.3.1", "numpy/_core.cpython-312-x86_64-linux-gnu.so,sha256=a,1\n");
+        add("lib_x-1.0", "x/__init__.py,,\nlib_x.libs/libx-1.so.3,sha256=a,1\n");
+        add("pure-1.0", "pure/__init__.py,sha256=a,1\npure/so.py,,\n");
+        add("wasi-1.0", "wasi/core.cpython-312-wasm32-wasi.so,sha256=a,1\n");
+        std::fs::create_dir(packages.join("unlisted-1.0.dist-info")).unwrap();
+        let environment = PythonEnvironment::pinned(folder.path(), "none");
+        assert_eq!(environment.native_packages().unwrap(), ["lib_x", "numpy"]);
     }
 
     #[test]

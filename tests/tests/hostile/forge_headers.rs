@@ -12,6 +12,7 @@ async fn forged_headers_reach_nothing() {
             ("weir-grant", "{}"),
             ("weir-cluster-secret", "0123456789abcdef0123"),
             ("weir-forwarded-host", "victim"),
+            ("weir-forwarded-scheme", "https"),
             ("x-weir-tenant", "victim"),
             ("x-forwarded-for", "127.0.0.1"),
             ("host", "victim.example"),

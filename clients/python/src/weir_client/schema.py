@@ -1147,7 +1147,12 @@ class ConfigTensor(TypedDict):
     data_type: str
     dims: list[int]
     """Without the batch dimension if `max_batch_size` is above 0."""
+    is_shape_tensor: Literal[False]
     format: NotRequired[Literal['FORMAT_NONE']]
+    """Only of inputs."""
+    allow_ragged_batch: NotRequired[Literal[False]]
+    """Only of inputs."""
+    optional: NotRequired[Literal[False]]
     """Only of inputs."""
     label_filename: NotRequired[str]
     """Field of the push that has the labels of an output."""

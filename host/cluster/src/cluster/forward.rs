@@ -32,6 +32,8 @@ pub const REFUSED: HeaderName = HeaderName::from_static("weir-refused");
 
 /// The host that the client named; the connection between nodes names another.
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("weir-forwarded-host");
+/// The scheme of the client's connection, if it is `https`.
+const FORWARDED_SCHEME: HeaderName = HeaderName::from_static("weir-forwarded-scheme");
 
 /// The flow-control windows, in bytes, of one response and of all responses of one node. An unread
 /// response does not block the others.
@@ -169,9 +171,13 @@ impl Cluster {
         }
         let authority = || HeaderValue::from_str(call.uri.authority()?.as_str()).ok();
         let host = call.headers.get(HOST).cloned().or_else(authority);
-        // A client must not set this header.
+        // A client must not set these headers.
         headers.remove(FORWARDED_HOST);
+        headers.remove(FORWARDED_SCHEME);
         headers.extend(host.map(|host| (FORWARDED_HOST, host)));
+        if call.uri.scheme() == Some(&Scheme::HTTPS) {
+            headers.insert(FORWARDED_SCHEME, HeaderValue::from_static("https"));
+        }
         let json = serde_json::to_string(grant).unwrap_or_default();
         let json = HeaderValue::from_str(&json).map_err(|error| NotForwarded::Refused(error.to_string()))?;
         headers.insert(GRANT, json);
@@ -259,13 +265,24 @@ pub(super) fn causes(error: &legacy::Error) -> impl Iterator<Item = &(dyn std::e
     std::iter::successors(Some(error as &(dyn std::error::Error + 'static)), |error| error.source())
 }
 
-/// Restores the host and target of a forwarded call as the first node received them.
+/// Restores the host, scheme and target of a forwarded call as the first node received them.
 pub fn restore_host<B>(request: &mut Request<B>) {
     if let Some(host) = request.headers_mut().remove(FORWARDED_HOST) {
         request.headers_mut().insert(HOST, host);
     }
     if let Some(target) = request.uri().path_and_query().cloned() {
         *request.uri_mut() = Uri::from(target);
+    }
+    if request.headers_mut().remove(FORWARDED_SCHEME).is_some()
+        && let Some(host) =
+            request.headers().get(HOST).and_then(|host| Authority::try_from(host.as_bytes()).ok())
+    {
+        let mut parts = request.uri().clone().into_parts();
+        parts.scheme = Some(Scheme::HTTPS);
+        parts.authority = Some(host);
+        if let Ok(uri) = Uri::from_parts(parts) {
+            *request.uri_mut() = uri;
+        }
     }
 }
 
@@ -293,5 +310,28 @@ impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Holding<B> {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scheme_and_host_of_the_client_are_restored() {
+        let restored = |scheme: Option<&str>| {
+            let mut request = Request::builder().uri("https://10.0.0.2:9347/fn/hello?a");
+            request = request.header(FORWARDED_HOST, "weir.test");
+            if let Some(scheme) = scheme {
+                request = request.header(FORWARDED_SCHEME, scheme);
+            }
+            let mut request = request.body(()).unwrap();
+            restore_host(&mut request);
+            assert_eq!(request.headers().len(), 1);
+            assert_eq!(request.headers()[HOST], "weir.test");
+            request.uri().to_string()
+        };
+        assert_eq!(restored(None), "/fn/hello?a");
+        assert_eq!(restored(Some("https")), "https://weir.test/fn/hello?a");
     }
 }

@@ -3,9 +3,13 @@
 use super::Account;
 use axum::body::Body;
 use axum::response::Response;
+use bytes::Bytes;
+use futures::stream;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
-use http_body_util::BodyExt;
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+use std::convert::Infallible;
 use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
@@ -33,6 +37,34 @@ fn is_trailers_only(headers: &HeaderMap) -> bool {
     let content_type = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     content_type.is_some_and(|value| value.starts_with(b"application/grpc"))
         && headers.contains_key("grpc-status")
+}
+
+/// The whole body of a guest that has ended.
+struct CollectedBody {
+    data: Bytes,
+    trailers: Option<HeaderMap>,
+}
+
+impl CollectedBody {
+    async fn collect(body: Body) -> Result<Self, Fault> {
+        let collected = body.collect().await.map_err(|error| {
+            Fault::new(ErrorCode::GuestError, format!("the function broke off its answer: {error}"))
+        })?;
+        let trailers = collected.trailers().cloned();
+        Ok(Self { data: collected.to_bytes(), trailers })
+    }
+
+    fn into_body(self) -> Body {
+        let Self { data, trailers } = self;
+        match trailers {
+            None => Body::from(data),
+            // Without an exact size hint: HTTP/1 has trailers only in chunked bodies.
+            Some(trailers) => {
+                let frames = [Frame::data(data), Frame::trailers(trailers)].map(Ok::<_, Infallible>);
+                Body::new(StreamBody::new(stream::iter(frames)))
+            }
+        }
+    }
 }
 
 impl Outgoing<'_> {
@@ -82,19 +114,17 @@ impl Outgoing<'_> {
         let Some(rest) = rest else {
             // The guest has ended: the whole body is here, so it is sent in one piece with its
             // length.
-            let whole = body.collect().await.map_err(|error| {
-                Fault::new(ErrorCode::GuestError, format!("the function broke off its answer: {error}"))
-            })?;
-            let whole = whole.to_bytes();
+            let whole = CollectedBody::collect(body).await?;
             head.extensions.remove::<BodyOverrun>();
-            if whole.len() as u64 > self.bytes_max {
+            let len = whole.data.len() as u64;
+            if len > self.bytes_max {
                 return Err(self.too_large());
             }
-            if let Some(declared) = declared.filter(|declared| *declared != whole.len() as u64) {
-                let text = format!("the function's answer has {} of {declared} bytes", whole.len());
+            if let Some(declared) = declared.filter(|declared| *declared != len) {
+                let text = format!("the function's answer has {len} of {declared} bytes");
                 return Err(Fault::new(ErrorCode::GuestError, text));
             }
-            return Ok(Response::from_parts(head, Body::from(whole)));
+            return Ok(Response::from_parts(head, whole.into_body()));
         };
         let body = Guarded::body(body, self.bytes_max, declared, rest, self.account.clone());
         Ok(Response::from_parts(head, body))
@@ -121,6 +151,29 @@ impl Outgoing<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http_body::Body as _;
+
+    /// The body of a guest that ended before its response was sent lost its trailers, and with them
+    /// the status of a gRPC call.
+    #[tokio::test]
+    async fn collected_body_keeps_trailers() {
+        let frames = |trailers: Option<HeaderMap>| {
+            let data = [b"ab", b"cd"].map(|piece| Frame::data(Bytes::from_static(piece)));
+            let frames = data.into_iter().chain(trailers.map(Frame::trailers)).map(Ok::<_, Infallible>);
+            Body::new(StreamBody::new(stream::iter(frames.collect::<Vec<_>>())))
+        };
+        let status = HeaderMap::from_iter([(
+            http::HeaderName::from_static("grpc-status"),
+            HeaderValue::from_static("5"),
+        )]);
+        for (trailers, exact) in [(None, Some(4)), (Some(status), None)] {
+            let body = CollectedBody::collect(frames(trailers.clone())).await.unwrap().into_body();
+            assert_eq!(body.size_hint().exact(), exact);
+            let sent = body.collect().await.unwrap();
+            assert_eq!(sent.trailers(), trailers.as_ref());
+            assert_eq!(sent.to_bytes(), "abcd");
+        }
+    }
 
     #[test]
     fn only_heads_with_a_grpc_status_are_trailers_only() {

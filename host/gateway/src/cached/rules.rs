@@ -1,5 +1,6 @@
 //! Cache directives of callers and functions (RFC 9111). Pure functions of headers.
 
+use crate::guest_url::FORWARDED_PREFIX;
 use axum::response::Response;
 use http::header::{
     ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING,
@@ -14,7 +15,7 @@ use weir_control::response_cache::Wish;
 /// `Vary`, and the response is not cached. Weir's own token is not in the list: it names the
 /// tenant, and is removed before the function sees the request. `authorization` and `cookie` belong
 /// to the function, and are in the list so that callers do not get responses made for other users.
-pub(super) const KEY_HEADERS: [HeaderName; 10] = [
+pub(super) const KEY_HEADERS: [HeaderName; 11] = [
     ACCEPT,
     ACCEPT_ENCODING,
     ACCEPT_LANGUAGE,
@@ -23,6 +24,7 @@ pub(super) const KEY_HEADERS: [HeaderName; 10] = [
     CONTENT_LANGUAGE,
     CONTENT_TYPE,
     COOKIE,
+    FORWARDED_PREFIX,
     HOST,
     ORIGIN,
 ];

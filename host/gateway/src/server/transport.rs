@@ -16,6 +16,10 @@ pub(super) enum Transport {
 }
 
 impl Transport {
+    pub(super) fn is_tls(&self) -> bool {
+        matches!(self, Self::Tls(..))
+    }
+
     /// The node at the other end.
     pub(super) fn peer(&self) -> Option<&NodePeer> {
         match self {

@@ -137,10 +137,13 @@ fn port(port: &Port) -> Value {
     json!({"name": port.name, "datatype": port.datatype, "shape": dimensions(port)})
 }
 
-/// An input, with the layout that Triton's clients for images read.
+/// An input, with the layout that Triton's clients for images read, and Triton's defaults of
+/// settings that Weir does not have.
 fn config_input(port: &Port, is_batched: bool) -> Value {
     let mut config = config_port(port, is_batched);
     config["format"] = "FORMAT_NONE".into();
+    config["allow_ragged_batch"] = false.into();
+    config["optional"] = false.into();
     config
 }
 
@@ -164,10 +167,32 @@ fn config_port(port: &Port, is_batched: bool) -> Value {
         other => format!("TYPE_{other}"),
     };
     let dimensions = dimensions(port).split_off(usize::from(is_batched && !port.shape.is_empty()));
-    json!({"name": port.name, "data_type": data_type, "dims": dimensions})
+    json!({"name": port.name, "data_type": data_type, "dims": dimensions, "is_shape_tensor": false})
 }
 
 /// Returns the dimensions of a port, with -1 for a variable size.
 fn dimensions(port: &Port) -> Vec<i64> {
     port.shape.iter().map(|size| size.map_or(-1, i64::from)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn config_of_ports_has_tritons_defaults() {
+        let port = Port { name: "x".to_owned(), datatype: ElementType::Fp32, shape: vec![None, Some(3)] };
+        let output = json!({"name": "x", "data_type": "TYPE_FP32", "dims": [3], "is_shape_tensor": false});
+        assert_eq!(config_port(&port, true), output);
+        let input = json!({
+            "name": "x",
+            "data_type": "TYPE_FP32",
+            "format": "FORMAT_NONE",
+            "dims": [-1, 3],
+            "is_shape_tensor": false,
+            "allow_ragged_batch": false,
+            "optional": false,
+        });
+        assert_eq!(config_input(&port, false), input);
+    }
 }

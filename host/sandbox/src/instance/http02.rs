@@ -26,7 +26,8 @@ pub(super) async fn handle(
 ) -> wasmtime::Result<Result<(), Fault>> {
     // Shared, since the guest may return without using its response-outparam.
     let outcome = Arc::new(Mutex::new(OutparamState::Open(answer)));
-    let request = store.data_mut().http().new_incoming_request(Scheme::Http, request)?;
+    let scheme = scheme_of(request.uri());
+    let request = store.data_mut().http().new_incoming_request(scheme, request)?;
     let outparam = store.data_mut().http().new_response_outparam_from_callback({
         let outcome = outcome.clone();
         let cell = cell.clone();
@@ -61,6 +62,16 @@ pub(super) async fn handle(
     }
 }
 
+/// The scheme of a request. The target of a request of HTTP/1 is only a path unless the request
+/// arrived over TLS.
+fn scheme_of(uri: &http::Uri) -> Scheme {
+    match uri.scheme_str() {
+        None | Some("http") => Scheme::Http,
+        Some("https") => Scheme::Https,
+        Some(other) => Scheme::Other(other.to_owned()),
+    }
+}
+
 /// The state of the guest's response-outparam.
 enum OutparamState {
     /// Unused so far. The guest may still respond with a tensor.
@@ -88,5 +99,19 @@ impl OutparamState {
             (Self::Open(_), Err(code)) => Self::Refused(code),
             (settled, _) => settled,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn target_without_scheme_is_http() {
+        let scheme = |uri: &'static str| scheme_of(&http::Uri::from_static(uri));
+        assert!(matches!(scheme("/a"), Scheme::Http));
+        assert!(matches!(scheme("http://weir.test/a"), Scheme::Http));
+        assert!(matches!(scheme("https://weir.test/a"), Scheme::Https));
+        assert!(matches!(scheme("ws://weir.test/a"), Scheme::Other(other) if other == "ws"));
     }
 }

@@ -30,7 +30,7 @@ pub(super) async fn handle(
                 let host =
                     request.headers().get(HOST).and_then(|host| Authority::try_from(host.as_bytes()).ok());
                 let (mut request, received) = Request::from_http(store.data_mut().http().hooks, request);
-                // The target of a request of HTTP/1 is only a path.
+                // The target of a request of HTTP/1 is only a path unless it arrived over TLS.
                 request.scheme.get_or_insert(Scheme::HTTP);
                 request.authority = request.authority.or(host);
                 // Boxed, since its type would borrow the store although it does not.
