@@ -83,7 +83,7 @@ fn text(explained: &Explained) -> String {
             format!("{chosen} (actual)"),
             time(outcome.wait_ns),
             time(outcome.load_time_ns),
-            time(outcome.move_time_ns),
+            outcome.move_time_ns.map_or_else(|| "-".to_owned(), time),
             time(outcome.run_time_ns),
             time(outcome.off_device_ns),
             time(outcome.total_ns()),
@@ -176,6 +176,8 @@ mod tests {
         ] {
             assert!(shown.contains(part), "{part} is not in\n{shown}");
         }
+        let actual = shown.lines().find(|line| line.contains("(actual)")).unwrap();
+        assert!(actual.split_whitespace().any(|cell| cell == "-"), "the move was not measured:\n{shown}");
     }
     #[test]
     fn rejection_is_in_words_and_shows_the_devices_that_came_closest() {
