@@ -226,7 +226,7 @@ mod tests {
             device: Some(DeviceId { node: NodeId(2), ordinal: 0 }),
             rejection: None,
             why: Why {
-                estimate: Estimate { run_time_ns: 2_000_000, ..Estimate::default() },
+                estimate: Estimate { move_time_ns: 1_000_000, run_time_ns: 2_000_000, ..Estimate::default() },
                 alternatives: Vec::new(),
                 queued_ns: 0,
             },
@@ -244,7 +244,7 @@ mod tests {
         let shown = text(&CallTrace { request_id: "a".into(), placement, log });
         let wait = format!("wait         [{}{}]    1.000ms", "#".repeat(10), " ".repeat(30));
         let run = format!("run          [{}{}]    3.000ms    2.000ms", " ".repeat(10), "#".repeat(30));
-        let unmeasured = format!("move         [{}]          -         0s", " ".repeat(40));
+        let unmeasured = format!("move         [{}]          -    1.000ms", " ".repeat(40));
         for part in ["placed on node 2 device 0", &wait, &run, &unmeasured, "digits v3 stdout seven"] {
             assert!(shown.contains(part), "{part:?} is not in\n{shown}");
         }
