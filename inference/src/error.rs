@@ -117,9 +117,12 @@ pub enum InferenceError {
     #[error("the model cannot run on this device: {0}")]
     Unsupported(Arc<str>),
     /// The device was lost, with everything in its memory. The node is recovering it; other devices
-    /// are not affected.
+    /// are not affected. In errors of the model cache, the run or load had not begun.
     #[error("the device was lost: {0}; try again")]
     DeviceLost(Arc<str>),
+    /// The device was lost while it ran or loaded the model, which may be the cause.
+    #[error("the device was lost: {0}; try again")]
+    DeviceLostInUse(Arc<str>),
     /// The process that ran the model has ended. The model may be the cause.
     #[error("the worker process of the model has ended: {0}; try again")]
     WorkerLost(Arc<str>),
@@ -166,6 +169,20 @@ pub enum ErrorKind {
 }
 
 impl InferenceError {
+    /// Whether the device was lost, before or during the run or load.
+    #[must_use]
+    pub fn is_device_loss(&self) -> bool {
+        matches!(self, Self::DeviceLost(_) | Self::DeviceLostInUse(_))
+    }
+
+    /// The error of a run or load that had begun when it failed with this error.
+    pub(crate) fn in_use(self) -> Self {
+        match self {
+            Self::DeviceLost(why) => Self::DeviceLostInUse(why),
+            error => error,
+        }
+    }
+
     /// The case of the guest's error variant.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
@@ -188,6 +205,7 @@ impl InferenceError {
             Self::Unavailable(_)
             | Self::Library(_)
             | Self::DeviceLost(_)
+            | Self::DeviceLostInUse(_)
             | Self::WorkerLost(_)
             | Self::Quarantined { .. }
             | Self::TensorLost(_) => ErrorKind::Unavailable,
@@ -202,7 +220,7 @@ impl InferenceError {
         match self {
             Self::QueueFull { .. } => ErrorCode::QueueFull,
             Self::TensorLost(_) => ErrorCode::IntermediateLost,
-            Self::WorkerLost(_) => ErrorCode::WorkerLost,
+            Self::WorkerLost(_) | Self::DeviceLostInUse(_) => ErrorCode::WorkerLost,
             Self::Quarantined { .. } => ErrorCode::ModelQuarantined,
             _ => match self.kind() {
                 ErrorKind::InvalidArgument => ErrorCode::InvalidRequest,

@@ -242,11 +242,11 @@ pub(crate) fn error_of(reason: StopReason) -> InferenceError {
         StopReason::Deadline => InferenceError::DeadlineExceeded,
         StopReason::Cancelled => InferenceError::Cancelled,
         StopReason::ShutDown => shutting_down(),
-        StopReason::DeviceLost => lost(),
+        StopReason::DeviceLost => lost().in_use(),
     }
 }
 
-/// The error of runs whose device was lost by another run.
+/// The error of waiting runs whose device was lost by another run.
 pub(crate) fn lost() -> InferenceError {
     InferenceError::DeviceLost("another run on it has failed".into())
 }

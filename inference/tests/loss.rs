@@ -11,10 +11,10 @@ use support::{MIB, id};
 use tempfile::TempDir;
 use weir_device::Arena;
 use weir_inference::{
-    CacheConfig, FakeBackend, Health, InferenceError, ModelCache, ModelKey, ModelSource, Pin, Preparer,
-    Profiles, RunRequest, RunSetting,
+    CacheConfig, ErrorKind, FakeBackend, Health, InferenceError, ModelCache, ModelKey, ModelSource, Pin,
+    Preparer, Profiles, RunRequest, RunSetting,
 };
-use weir_types::Batching;
+use weir_types::{Batching, ErrorCode};
 
 /// Far longer than any machine takes, so that only a hang fails.
 const LONG: Duration = Duration::from_secs(60);
@@ -100,9 +100,12 @@ async fn lost_device_loses_its_models_and_reloads_them() {
     let waiting = endless_pin.clone();
     let mut health = stage.cache.health();
     let culprit = run(&breaks_pin).await.unwrap_err();
-    assert!(matches!(&culprit, InferenceError::DeviceLost(why) if why.contains("fake model")), "{culprit}");
+    assert!(
+        matches!(&culprit, InferenceError::DeviceLostInUse(why) if why.contains("fake model")),
+        "{culprit}"
+    );
     let bystander = tokio::time::timeout(LONG, running).await.unwrap().unwrap_err();
-    assert!(matches!(bystander, InferenceError::DeviceLost(_)), "{bystander}");
+    assert!(matches!(bystander, InferenceError::DeviceLostInUse(_)), "{bystander}");
     assert!(health.has_changed().unwrap(), "nobody was told");
     health.mark_unchanged();
     stage.is_up().await;
@@ -121,6 +124,25 @@ async fn lost_device_loses_its_models_and_reloads_them() {
     assert!(again.load_time().is_none(), "nobody had to wait for it");
     run(&again).await.unwrap();
     assert_eq!(stage.cache.used_bytes(), 30);
+}
+
+/// A run that ends its device each time must not be retried without end.
+#[tokio::test(flavor = "multi_thread")]
+async fn running_calls_of_lost_device_count_as_attempts_and_waiting_calls_do_not() {
+    let stage = Fixture::new(2);
+    let endless = stage.source("endless", r#"{ "run_time_ms": { "1": 3600000 } }"#).await;
+    let breaks = stage.source("breaks", r#"{ "loses_device_ms": 3600000 }"#).await;
+    let (endless_pin, breaks_pin) =
+        (stage.acquire(&endless).await.unwrap(), stage.acquire(&breaks).await.unwrap());
+    let running = endless_pin.run(RunRequest::default());
+    let culprit = breaks_pin.run(RunRequest::default());
+    let culprit = tokio::time::timeout(LONG, culprit).await.unwrap().unwrap_err();
+    assert_eq!((culprit.code(), culprit.kind()), (ErrorCode::WorkerLost, ErrorKind::Unavailable));
+    let bystander = tokio::time::timeout(LONG, running).await.unwrap().unwrap_err();
+    assert_eq!(bystander.code(), ErrorCode::WorkerLost);
+    // These two had not begun.
+    assert_eq!(run(&endless_pin).await.unwrap_err().code(), ErrorCode::Unavailable);
+    assert_eq!(stage.acquire(&endless).await.unwrap_err().code(), ErrorCode::Unavailable);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -209,7 +209,7 @@ async fn lost_models_are_not_charged_even_if_pinned() {
         [stage.cache.acquire(&kept, &[]).await.unwrap(), stage.cache.acquire(&breaks, &[]).await.unwrap()];
     let meter = Meter::default();
     let ended = pins[1].run(stage.request(1, Some(&meter))).await;
-    assert!(matches!(ended, Err(InferenceError::DeviceLost(_))), "{ended:?}");
+    assert!(matches!(ended, Err(InferenceError::DeviceLostInUse(_))), "{ended:?}");
     assert_eq!(used(&meter).runs, 1, "one that failed was worked on all the same");
     let lost = stage.metered(&kept);
     assert!(lost.resident_byte_ns > 0);

@@ -209,8 +209,10 @@ pub struct InvocationOutcome {
     pub wait_ns: u64,
     /// Time in which the invocation's missing models were loaded.
     pub load_time_ns: u64,
-    /// Time in which the invocation's inputs were moved.
-    pub move_time_ns: u64,
+    /// Time in which the invocation's inputs were moved; `None` if it was not measured. The other
+    /// times then include it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub move_time_ns: Option<u64>,
     /// Device time.
     pub run_time_ns: u64,
     /// Time off the device, without waits.
@@ -218,7 +220,7 @@ pub struct InvocationOutcome {
 }
 
 /// The ratio of estimate to outcome, in total and for each part: 1 if the estimate was right.
-/// `None`: neither the estimate nor the outcome took any time.
+/// `None`: neither the estimate nor the outcome took any time, or the outcome was not measured.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct EstimateRatio {
     /// From placement to end.
@@ -237,8 +239,8 @@ impl InvocationOutcome {
     /// Time from placement to end.
     #[must_use]
     pub fn total_ns(&self) -> u64 {
-        let parts =
-            [self.wait_ns, self.load_time_ns, self.move_time_ns, self.run_time_ns, self.off_device_ns];
+        let move_time_ns = self.move_time_ns.unwrap_or(0);
+        let parts = [self.wait_ns, self.load_time_ns, move_time_ns, self.run_time_ns, self.off_device_ns];
         parts.into_iter().fold(0, u64::saturating_add)
     }
 
@@ -274,7 +276,7 @@ impl Why {
             total: outcome.estimated(self.estimate.finish_after_ns()),
             wait: ratio(wait_ns, outcome.wait_ns),
             load: ratio(load_time_ns, outcome.load_time_ns),
-            moving: ratio(move_time_ns, outcome.move_time_ns),
+            moving: outcome.move_time_ns.and_then(|measured_ns| ratio(move_time_ns, measured_ns)),
             run: ratio(run_time_ns, outcome.run_time_ns),
         }
     }
@@ -304,11 +306,25 @@ mod tests {
             load_time_ns: 150,
             run_time_ns: 50,
             off_device_ns: 10,
-            move_time_ns: 0,
+            move_time_ns: None,
         };
         let ratio = why.compare(&outcome);
         assert_eq!((ratio.total, ratio.wait, ratio.load), (Some(2.0), Some(0.25), Some(2.0)));
         assert_eq!((ratio.moving, ratio.run), (None, Some(2.0)));
         assert_eq!(why.compare(&InvocationOutcome::default()).total, Some(500.0));
+    }
+
+    #[test]
+    fn unmeasured_moves_have_no_ratio() {
+        let estimate = Estimate { move_time_ns: 100, run_time_ns: 100, ..Estimate::default() };
+        let why = Why { estimate, ..Why::default() };
+        let unmeasured = InvocationOutcome { run_time_ns: 200, ..InvocationOutcome::default() };
+        assert_eq!((why.compare(&unmeasured).moving, why.compare(&unmeasured).total), (None, Some(1.0)));
+        assert_eq!(
+            serde_json::to_string(&unmeasured).unwrap(),
+            r#"{"wait_ns":0,"load_time_ns":0,"run_time_ns":200,"off_device_ns":0}"#
+        );
+        let measured = InvocationOutcome { move_time_ns: Some(50), ..unmeasured };
+        assert_eq!(why.compare(&measured).moving, Some(2.0));
     }
 }

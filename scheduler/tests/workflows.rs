@@ -133,7 +133,7 @@ impl Cluster {
         due_ms: u64,
     ) -> Vec<WorkflowAction> {
         let slo = Slo { due_at_ns: due_ms * MS, cost_max: Cost::MAX };
-        let graph = Arc::clone(graph);
+        let graph = graph.clone();
         self.handle(now_ms, WorkflowEvent::Arrived { invocation: InvocationId(id), graph, slo })
     }
 

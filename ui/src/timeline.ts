@@ -51,7 +51,7 @@ export function compare(estimate: Estimate, outcome: Outcome | null): Comparison
     actualNs,
     ratio: actualNs ? estimatedNs / actualNs : undefined,
   });
-  const actual = outcome === null ? undefined : spans(outcome);
-  const phases = spans(estimate).map(({ phase, durationNs }, at) => line(phase, durationNs, actual?.[at]?.durationNs));
+  const measured = outcome as Times | null;
+  const phases = spans(estimate).map(({ phase, durationNs }) => line(phase, durationNs, measured?.[KEYS[phase]]));
   return [...phases, line('total', totalNs(estimate), outcome === null ? undefined : totalNs(outcome))];
 }

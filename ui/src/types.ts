@@ -291,7 +291,8 @@ export interface Estimate {
 export interface Outcome {
   wait_ns: number;
   load_time_ns: number;
-  move_time_ns: number;
+  /** Absent if it was not measured. */
+  move_time_ns?: number;
   run_time_ns: number;
   off_device_ns: number;
 }

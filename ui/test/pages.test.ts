@@ -5,7 +5,7 @@ import { link, parseRoute } from '../src/router';
 import { compare, spans, totalNs } from '../src/timeline';
 
 const estimate = { wait_ns: 10, load_time_ns: 20, run_time_ns: 30, missing_bytes: 0 };
-const outcome = { wait_ns: 5, load_time_ns: 0, move_time_ns: 0, run_time_ns: 60, off_device_ns: 15 };
+const outcome = { wait_ns: 5, load_time_ns: 0, run_time_ns: 60, off_device_ns: 15 };
 
 describe('timeline', () => {
   it('lays phases one after another', () => {
@@ -22,6 +22,7 @@ describe('timeline', () => {
     const lines = new Map(compare(estimate, outcome).map((line) => [line.phase, line]));
     expect(lines.get('wait')).toMatchObject({ estimatedNs: 10, actualNs: 5, ratio: 2 });
     expect(lines.get('load')).toMatchObject({ estimatedNs: 20, actualNs: 0, ratio: undefined });
+    expect(lines.get('move')).toMatchObject({ actualNs: undefined, ratio: undefined });
     expect(lines.get('total')).toMatchObject({ estimatedNs: 60, actualNs: 80, ratio: 0.75 });
   });
   it('has no actual times before the end of the call', () => {

@@ -133,11 +133,10 @@ fn text(trace: &CallTrace) -> String {
 fn timeline(placement: &PlacementRecord) -> Vec<String> {
     let PlacementRecord { why, outcome, rejection, .. } = placement;
     let Estimate { wait_ns, load_time_ns, move_time_ns, run_time_ns, off_device_ns, .. } = why.estimate;
-    let estimated = [wait_ns, load_time_ns, move_time_ns, run_time_ns, off_device_ns];
+    let estimated = [wait_ns, load_time_ns, move_time_ns, run_time_ns, off_device_ns].map(Some);
     let actual = outcome.as_ref().map(|outcome| {
-        let InvocationOutcome { wait_ns, load_time_ns, move_time_ns, run_time_ns, off_device_ns, .. } =
-            *outcome;
-        [wait_ns, load_time_ns, move_time_ns, run_time_ns, off_device_ns]
+        let InvocationOutcome { wait_ns, load_time_ns, move_time_ns, run_time_ns, off_device_ns } = *outcome;
+        [Some(wait_ns), Some(load_time_ns), move_time_ns, Some(run_time_ns), Some(off_device_ns)]
     });
     let mut lines = vec![headline(placement)];
     let from = tiers(&why.estimate.load_by_tier);
@@ -156,12 +155,13 @@ fn timeline(placement: &PlacementRecord) -> Vec<String> {
             "estimate",
             width = COLUMN
         ));
-        let total: u64 = shown.iter().sum();
+        let total: u64 = shown.iter().flatten().sum();
         let mut before = 0;
         let names = ["wait", "load", "move", "run", "off device"];
         for (place, (name, ns)) in names.iter().zip(shown).enumerate() {
-            let measured_ns = actual.and_then(|actual| actual.get(place).copied());
-            let estimated_ns = estimated.get(place).copied().unwrap_or(0);
+            let measured_ns = actual.and_then(|actual| actual.get(place).copied().flatten());
+            let estimated_ns = estimated.get(place).copied().flatten().unwrap_or(0);
+            let ns = ns.unwrap_or(0);
             lines.push(format!(
                 "{name:<12} [{}] {:>10} {:>10}",
                 bar(before, ns, total),
@@ -170,7 +170,7 @@ fn timeline(placement: &PlacementRecord) -> Vec<String> {
             ));
             before += ns;
         }
-        let sum = |phases: [u64; 5]| duration(phases.iter().sum());
+        let sum = |phases: [Option<u64>; 5]| duration(phases.iter().flatten().sum());
         lines.push(format!(
             "{:<12} {:width$} {:>10} {:>10}",
             "total",
@@ -226,7 +226,7 @@ mod tests {
             device: Some(DeviceId { node: NodeId(2), ordinal: 0 }),
             rejection: None,
             why: Why {
-                estimate: Estimate { run_time_ns: 2_000_000, ..Estimate::default() },
+                estimate: Estimate { move_time_ns: 1_000_000, run_time_ns: 2_000_000, ..Estimate::default() },
                 alternatives: Vec::new(),
                 queued_ns: 0,
             },
@@ -244,7 +244,8 @@ mod tests {
         let shown = text(&CallTrace { request_id: "a".into(), placement, log });
         let wait = format!("wait         [{}{}]    1.000ms", "#".repeat(10), " ".repeat(30));
         let run = format!("run          [{}{}]    3.000ms    2.000ms", " ".repeat(10), "#".repeat(30));
-        for part in ["placed on node 2 device 0", &wait, &run, "digits v3 stdout seven"] {
+        let unmeasured = format!("move         [{}]          -    1.000ms", " ".repeat(40));
+        for part in ["placed on node 2 device 0", &wait, &run, &unmeasured, "digits v3 stdout seven"] {
             assert!(shown.contains(part), "{part:?} is not in\n{shown}");
         }
         let bare = text(&CallTrace { request_id: "b".into(), placement: None, log: Vec::new() });

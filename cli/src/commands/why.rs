@@ -83,7 +83,7 @@ fn text(explained: &Explained) -> String {
             format!("{chosen} (actual)"),
             time(outcome.wait_ns),
             time(outcome.load_time_ns),
-            time(outcome.move_time_ns),
+            outcome.move_time_ns.map_or_else(|| "-".to_owned(), time),
             time(outcome.run_time_ns),
             time(outcome.off_device_ns),
             time(outcome.total_ns()),

@@ -117,9 +117,13 @@ mod tests {
         ] {
             assert_eq!(judged(code, 1, 0), RetryDecision::Dead, "{code}");
         }
-        for code in
-            [ErrorCode::GuestTrap, ErrorCode::DeadlineExceeded, ErrorCode::NodeLost, ErrorCode::Cancelled]
-        {
+        for code in [
+            ErrorCode::GuestTrap,
+            ErrorCode::DeadlineExceeded,
+            ErrorCode::NodeLost,
+            ErrorCode::WorkerLost,
+            ErrorCode::Cancelled,
+        ] {
             assert_eq!(
                 judged(code, 1, 0),
                 RetryDecision::Again { after_ms: 1_000, is_counted: true },

@@ -11,6 +11,9 @@ use weir_telemetry::Metrics;
 const EVERY: Duration = Duration::from_secs(60);
 /// Interval of compactions at which a compaction is worth its cost.
 const COMPACT_EVERY: Duration = Duration::from_secs(5 * 60);
+/// Quota of an etcd server without `--quota-backend-bytes`, assumed for servers that do not report
+/// their quota (before etcd 3.6).
+const QUOTA_BYTES_DEFAULT: u64 = 2 << 30;
 /// Percentage of the quota at which the node warns, and below which it may warn again.
 const WARN_PERCENT: u64 = 60;
 const CALM_PERCENT: u64 = 50;
@@ -31,7 +34,7 @@ pub async fn keep_store_small(
         ticks.tick().await;
         match datastore.usage().await {
             Ok(Some(usage)) => {
-                metrics.storage.set_datastore(usage.bytes, usage.quota_bytes);
+                metrics.storage.set_datastore(usage.bytes, quota_bytes(&usage));
                 warn_if_full(&mut alarm, usage);
             }
             Ok(None) => {}
@@ -50,16 +53,23 @@ pub async fn keep_store_small(
 }
 
 fn warn_if_full(alarm: &mut Alarm, usage: StoreUsage) {
-    let StoreUsage { bytes, used_bytes, quota_bytes } = usage;
+    let StoreUsage { bytes, used_bytes, quota_bytes: reported_bytes } = usage;
+    let quota_bytes = quota_bytes(&usage);
     if let Some(percent) = alarm.note(bytes, quota_bytes) {
         tracing::warn!(
             percent,
             bytes,
             used_bytes,
             quota_bytes,
+            is_quota_assumed = reported_bytes.is_none(),
             "the database of etcd approaches its quota, at which it refuses writes: defragment its servers (etcdctl defrag), or raise --quota-backend-bytes"
         );
     }
+}
+
+/// The quota that the server reports, or else etcd's default.
+fn quota_bytes(usage: &StoreUsage) -> u64 {
+    usage.quota_bytes.filter(|quota| *quota > 0).unwrap_or(QUOTA_BYTES_DEFAULT)
 }
 
 /// Whether the store is close to its quota, so that the node warns once.
@@ -70,9 +80,8 @@ struct Alarm {
 
 impl Alarm {
     /// The used percentage of the quota, when it has just become high.
-    fn note(&mut self, bytes: u64, quota_bytes: Option<u64>) -> Option<u64> {
-        let quota_bytes = quota_bytes.filter(|quota| *quota > 0)?;
-        let percent = bytes.saturating_mul(100) / quota_bytes;
+    fn note(&mut self, bytes: u64, quota_bytes: u64) -> Option<u64> {
+        let percent = bytes.saturating_mul(100) / quota_bytes.max(1);
         let was_raised = self.is_raised;
         self.is_raised = percent >= WARN_PERCENT || was_raised && percent >= CALM_PERCENT;
         (self.is_raised && !was_raised).then_some(percent)
@@ -157,13 +166,22 @@ mod tests {
     #[test]
     fn alarm_is_raised_once_until_the_store_is_smaller() {
         let mut alarm = Alarm::default();
-        assert_eq!(alarm.note(59, Some(100)), None);
-        assert_eq!(alarm.note(60, Some(100)), Some(60));
-        assert_eq!(alarm.note(70, Some(100)), None);
-        assert_eq!(alarm.note(55, Some(100)), None);
-        assert_eq!(alarm.note(61, Some(100)), None, "it was not below 50 %");
-        assert_eq!(alarm.note(49, Some(100)), None);
-        assert_eq!(alarm.note(90, Some(100)), Some(90));
-        assert_eq!(alarm.note(u64::MAX, None), None, "the quota is not known");
+        assert_eq!(alarm.note(59, 100), None);
+        assert_eq!(alarm.note(60, 100), Some(60));
+        assert_eq!(alarm.note(70, 100), None);
+        assert_eq!(alarm.note(55, 100), None);
+        assert_eq!(alarm.note(61, 100), None, "it was not below 50 %");
+        assert_eq!(alarm.note(49, 100), None);
+        assert_eq!(alarm.note(90, 100), Some(90));
+    }
+
+    #[test]
+    fn server_without_a_reported_quota_has_the_default_of_etcd() {
+        let usage = |bytes, quota_bytes| StoreUsage { bytes, used_bytes: bytes, quota_bytes };
+        let raises = |usage: &StoreUsage| Alarm::default().note(usage.bytes, quota_bytes(usage)).is_some();
+        let is_raised =
+            [None, Some(0), Some(8 << 30)].map(|quota_bytes| raises(&usage(3 << 29, quota_bytes)));
+        assert_eq!(is_raised, [true, true, false]);
+        assert!(!raises(&usage(1 << 30, None)));
     }
 }

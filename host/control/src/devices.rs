@@ -11,6 +11,11 @@ use weir_scheduler::{DeviceRule, DeviceSpec};
 use weir_telemetry::DeviceReport;
 use weir_types::{ModelId, Ordinal, Platform};
 
+/// Invocations with a grant on one device at a time. The committed work of a device limits its
+/// grants far below this number; the maximum bounds the scheduler's memory for grants with hardly
+/// any work. Separate limits bound instances (`sandbox.instances_max`) and memory of guests.
+const DEVICE_GRANTS_MAX: u32 = 10_000;
+
 /// All devices of a node; there is at least one.
 pub struct NodeDevices {
     first: NodeDevice,
@@ -112,14 +117,14 @@ impl NodeDevices {
         self.iter().map(|device| (device.kind.clone(), device.cache.profiles())).collect()
     }
 
-    /// Describes the devices for the scheduler, with up to `invocations_max` invocations on each.
-    pub fn specs(&self, invocations_max: u32) -> Vec<DeviceSpec> {
+    /// Describes the devices for the scheduler.
+    pub fn specs(&self) -> Vec<DeviceSpec> {
         let spec = |device: &NodeDevice| DeviceSpec {
             kind: (&*device.kind).into(),
             platform: device.platform,
             capacity_bytes: device.cache.capacity_bytes(),
             slots: device.slots(),
-            invocations_max,
+            invocations_max: DEVICE_GRANTS_MAX,
             rule: DeviceRule::CommittedWork,
         };
         self.iter().map(spec).collect()

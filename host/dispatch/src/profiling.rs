@@ -109,6 +109,7 @@ impl Profiling {
                 }
                 Some(Err(
                     error @ (InferenceError::DeviceLost(_)
+                    | InferenceError::DeviceLostInUse(_)
                     | InferenceError::Unavailable(_)
                     | InferenceError::Cancelled),
                 )) => {

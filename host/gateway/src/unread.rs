@@ -13,7 +13,7 @@ use http::Version;
 use http::header::EXPECT;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -45,7 +45,7 @@ impl Unread {
 
     /// Reads the rest of the body. Returns false if the rest is too large or too slow.
     pub(super) async fn drain(self) -> bool {
-        let Some(mut body) = self.0.and_then(|shared| lock(&shared).take()) else { return true };
+        let Some(mut body) = self.0.and_then(|shared| shared.lock().take()) else { return true };
         let reading = async {
             let mut bytes = 0;
             while let Some(frame) = body.frame().await {
@@ -71,7 +71,7 @@ impl HttpBody for Watched {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let mut shared = lock(&self.0);
+        let mut shared = self.0.lock();
         let Some(body) = &mut *shared else { return Poll::Ready(None) };
         let frame = Pin::new(body).poll_frame(cx);
         if matches!(frame, Poll::Ready(None | Some(Err(_)))) {
@@ -81,16 +81,12 @@ impl HttpBody for Watched {
     }
 
     fn is_end_stream(&self) -> bool {
-        lock(&self.0).as_ref().is_none_or(HttpBody::is_end_stream)
+        self.0.lock().as_ref().is_none_or(HttpBody::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        lock(&self.0).as_ref().map_or_else(|| SizeHint::with_exact(0), HttpBody::size_hint)
+        self.0.lock().as_ref().map_or_else(|| SizeHint::with_exact(0), HttpBody::size_hint)
     }
-}
-
-fn lock(shared: &SharedBody) -> MutexGuard<'_, Option<Body>> {
-    shared.lock()
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ impl NodePlacements {
         let placements = Placements::start(PlacementConfig {
             node: membership.as_ref().map_or(ALONE, |(membership, _)| membership.node),
             address: membership.as_ref().map(|(membership, _)| membership.address.clone()),
-            devices: models.devices().specs(config.sandbox.instances_max),
+            devices: models.devices().specs(),
             origin: models.origin(),
             unasked_max: match (&membership, &config.scheduler.record) {
                 (Some(_), _) => config.sandbox.threads,

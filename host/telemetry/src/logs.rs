@@ -1,13 +1,14 @@
 //! Function logs, for `GET /v1/functions/{name}/logs`.
 //!
 //! Each function has a ring of lines, bounded in lines and bytes. All rings share a budget; when it
-//! is used up, the largest ring drops its older half. Followers get new lines through a bounded
+//! is used up, the largest ring of the tenant with the most bytes drops its older half, so that no
+//! tenant displaces the lines of tenants that log less. Followers get new lines through a bounded
 //! channel, and learn how many lines they missed if they are too slow.
 
 use super::{AuditConfig, FunctionMetrics};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -29,8 +30,8 @@ pub struct LogsConfig {
     pub function_lines_max: usize,
     /// Memory for the log lines kept per function.
     pub function_bytes_max: u64,
-    /// Memory for the log lines kept of all functions. When it is full, the largest log drops its
-    /// older half.
+    /// Memory for the log lines kept of all functions. When it is full, the largest log of the
+    /// tenant with the most log bytes drops its older half.
     pub bytes_max: u64,
     /// The audit log: who changed what, and with which outcome.
     pub audit: AuditConfig,
@@ -75,17 +76,39 @@ impl Logs {
         log
     }
 
-    /// Enforces the shared budget. Drops half of the largest log, so that this is rarely needed.
+    /// Enforces the shared budget. Drops half of a log, so that this is rarely needed.
     fn make_room(&self) {
         while self.used_bytes.load(Ordering::Relaxed) > self.config.bytes_max {
-            let all = self.all.lock();
-            let largest = all.iter().filter_map(Weak::upgrade).max_by_key(|log| log.bytes());
-            drop(all);
-            let Some(largest) = largest.filter(|log| log.bytes() > 0) else { return };
+            let Some(largest) = self.largest_of_largest_tenant() else { return };
             let mut state = largest.state.lock();
             largest.trim(&mut state, usize::MAX, largest.bytes() / 2);
         }
     }
+
+    /// The largest log of the tenant whose logs take the most memory; `None` if all logs are empty.
+    fn largest_of_largest_tenant(&self) -> Option<Arc<FunctionLog>> {
+        let logs: Vec<_> = self.all.lock().iter().filter_map(Weak::upgrade).collect();
+        let mut tenants: HashMap<&str, TenantLogs<'_>> = HashMap::new();
+        for log in &logs {
+            let bytes = log.bytes();
+            let tenant = tenants.entry(log.metrics.tenant()).or_default();
+            tenant.bytes += bytes;
+            if bytes > tenant.largest_bytes {
+                tenant.largest_bytes = bytes;
+                tenant.largest = Some(log);
+            }
+        }
+        tenants.into_values().max_by_key(|tenant| tenant.bytes)?.largest.cloned()
+    }
+}
+
+/// Memory of one tenant's logs.
+#[derive(Default)]
+struct TenantLogs<'a> {
+    bytes: u64,
+    /// The largest log; `None` if all are empty.
+    largest: Option<&'a Arc<FunctionLog>>,
+    largest_bytes: u64,
 }
 
 /// Log of one function, over all its versions.
@@ -196,7 +219,11 @@ mod tests {
     const AUDIT: AuditConfig = AuditConfig { file: None, file_bytes_max: 0, files_max: 0 };
 
     fn open(logs: &Arc<Logs>) -> Arc<FunctionLog> {
-        logs.open(Metrics::new().function(&TenantId::default(), &Name::new("f").unwrap()))
+        open_for(logs, &TenantId::default())
+    }
+
+    fn open_for(logs: &Arc<Logs>, tenant: &TenantId) -> Arc<FunctionLog> {
+        logs.open(Metrics::new().function(tenant, &Name::new("f").unwrap()))
     }
 
     fn line(text: &str) -> LogLine {
@@ -252,5 +279,20 @@ mod tests {
         assert!(texts(&large).last().unwrap().starts_with("49x"), "the newest are kept");
         drop(large);
         assert_eq!(logs.used_bytes.load(Ordering::Relaxed), small.bytes());
+    }
+
+    #[test]
+    fn tenant_with_many_small_logs_displaces_no_lines_of_other_tenants() {
+        let logs = Logs::new(LogsConfig { bytes_max: 100_000, ..CONFIG });
+        let quiet = open_for(&logs, &TenantId::new("quiet").unwrap());
+        let many: Vec<_> = (0..200).map(|_| open_for(&logs, &TenantId::new("many").unwrap())).collect();
+        // The largest log, of the smaller tenant.
+        (0..4).for_each(|number| quiet.push(line(&format!("{number}{}", "x".repeat(8_000)))));
+        for log in &many {
+            log.push(line(&"y".repeat(1_000)));
+            assert!(logs.used_bytes.load(Ordering::Relaxed) <= 100_000);
+        }
+        assert_eq!(texts(&quiet).len(), 4);
+        assert!(many.iter().any(|log| texts(log).is_empty()));
     }
 }

@@ -70,7 +70,7 @@ impl CheckFailure {
     pub fn is_device_lost(&self) -> bool {
         match self {
             Self::Device(error) => error.is_context_lost(),
-            Self::Model(error) => matches!(error, InferenceError::DeviceLost(_)),
+            Self::Model(error) => error.is_device_loss(),
         }
     }
 }

@@ -9,7 +9,7 @@
 //! contents by a hash that is not collision-resistant, so tenants do not share packed weights.
 
 use ort::session::builder::PrepackedWeights;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::PathBuf;
@@ -61,7 +61,7 @@ pub(crate) struct FamilyMember {
 impl WeightStore {
     /// Maps the file, or returns the mapping of another model that uses the file.
     pub(crate) fn file(&self, path: PathBuf) -> io::Result<Arc<MappedFile>> {
-        let mut files = lock(&self.0.files);
+        let mut files = self.0.files.lock();
         if let Some(mapped) = files.get(&path).and_then(Weak::upgrade) {
             return Ok(mapped);
         }
@@ -88,7 +88,7 @@ impl WeightStore {
     pub(crate) fn join(&self, tenant: &TenantId, variant: &Variant) -> FamilyMember {
         let weights = variant.weight_files();
         let family = self.find(tenant, &weights).unwrap_or_else(|| self.begin(tenant));
-        let mut all = lock(&family.weights);
+        let mut all = family.weights.lock();
         for (hash, bytes) in &weights {
             let packed = all.entry(*hash).or_default();
             packed.bytes = *bytes;
@@ -99,7 +99,7 @@ impl WeightStore {
     }
 
     fn find(&self, tenant: &TenantId, weights: &BTreeMap<ContentHash, u64>) -> Option<Arc<Family>> {
-        let families = lock(&self.0.families);
+        let families = self.0.families.lock();
         let families = families.iter().filter_map(Weak::upgrade).filter(|family| family.tenant == *tenant);
         let common = families.filter_map(|family| Some((family.common_bytes(weights)?, family)));
         common.max_by_key(|(bytes, _)| *bytes).map(|(_, family)| family)
@@ -112,7 +112,7 @@ impl WeightStore {
             prepacked: PrepackedWeights::new(),
             weights: Mutex::default(),
         });
-        let mut families = lock(&self.0.families);
+        let mut families = self.0.families.lock();
         families.retain(|family| family.strong_count() > 0);
         families.push(Arc::downgrade(&family));
         family
@@ -123,7 +123,7 @@ impl Family {
     /// Bytes of a model's weights that current members have; `None` if the model does not fit the
     /// family.
     fn common_bytes(&self, weights: &BTreeMap<ContentHash, u64>) -> Option<u64> {
-        let all = lock(&self.weights);
+        let all = self.weights.lock();
         let (there, left): (Vec<_>, Vec<_>) = all.values().partition(|packed| packed.members > 0);
         let bytes = |packed: Vec<&Packed>| packed.iter().map(|packed| packed.bytes).sum::<u64>();
         let is_there = |hash: &ContentHash| all.get(hash).is_some_and(|packed| packed.members > 0);
@@ -147,15 +147,11 @@ impl FamilyMember {
 
 impl Drop for FamilyMember {
     fn drop(&mut self) {
-        let mut all = lock(&self.family.weights);
+        let mut all = self.family.weights.lock();
         for hash in self.weights.keys() {
             if let Some(packed) = all.get_mut(hash) {
                 packed.members -= 1;
             }
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
 }

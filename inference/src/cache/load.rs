@@ -223,7 +223,8 @@ pub(super) fn load(
         }
         Err(error) => {
             answer.count(began.elapsed());
-            answer.failed(&error);
+            answer.shared.note_loss(&error);
+            answer.failed(&error.in_use());
         }
     }
 }
@@ -316,7 +317,6 @@ impl LoadPromise {
 
     fn failed(&mut self, error: &InferenceError) {
         self.is_given = true;
-        self.shared.note_loss(error);
         let ended = self.shared.state.lock().end_loading(&self.source.key);
         self.refuse(ended.waiting, error);
     }

@@ -177,9 +177,9 @@ fn run_alone(entry: &mut QueueEntry<ModelRun>, is_trial: bool) {
     let elapsed = started.elapsed();
     run.outcome = Some(match (outcome, interrupt.reason()) {
         // The error of this run caused the loss of the device, and thereby its own interrupt.
-        (Err(error @ InferenceError::DeviceLost(_)), Some(StopReason::DeviceLost)) => Err(error),
+        (Err(error @ InferenceError::DeviceLost(_)), Some(StopReason::DeviceLost)) => Err(error.in_use()),
         (_, Some(reason)) => Err(error_of(reason)),
-        (Err(error), None) => Err(error),
+        (Err(error), None) => Err(error.in_use()),
         (Ok((outputs, device_time, was_cold)), None) => {
             // The device time of a cold run excludes the wait for weights.
             let run_time = if was_cold { elapsed } else { device_time.unwrap_or(elapsed) };

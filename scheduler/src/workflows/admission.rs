@@ -62,7 +62,7 @@ impl WorkflowAdmission {
         (invocation, graph, slo): (InvocationId, Arc<WorkflowGraph>, Slo),
         actions: &mut Vec<WorkflowAction>,
     ) {
-        let progress = Progress::new(now_ns, invocation, Arc::clone(&graph), slo);
+        let progress = Progress::new(now_ns, invocation, graph.clone(), slo);
         if slo == Slo::NONE {
             self.active.insert(invocation, Active { progress, pins: None });
             self.best_effort.insert((now_ns, invocation));

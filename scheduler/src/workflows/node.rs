@@ -339,7 +339,7 @@ impl NodeWorkflows {
 
     fn graph_number(&mut self, graph: &Arc<WorkflowGraph>) -> usize {
         self.graphs.iter().position(|known| Arc::ptr_eq(known, graph)).unwrap_or_else(|| {
-            self.graphs.push(Arc::clone(graph));
+            self.graphs.push(graph.clone());
             self.graphs.len() - 1
         })
     }

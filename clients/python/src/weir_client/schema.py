@@ -266,7 +266,8 @@ class Estimate(TypedDict):
 class Outcome(TypedDict):
     wait_ns: int
     load_time_ns: int
-    move_time_ns: int
+    move_time_ns: NotRequired[int]
+    """Time to move the inputs. Absent if it was not measured; the other times include it."""
     run_time_ns: int
     off_device_ns: int
 
@@ -276,6 +277,7 @@ class EstimateRatio(TypedDict):
     wait: float | None
     load: float | None
     moving: float | None
+    """Null if the time to move the inputs was not measured."""
     run: float | None
 
 

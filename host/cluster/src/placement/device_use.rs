@@ -119,7 +119,8 @@ impl UseRecorder {
         self.state.lock().used(self.now_ns())
     }
 
-    /// Times of the call from its placement until now.
+    /// Times of the call from its placement until now. Moves of inputs are not measured; their time
+    /// counts as time off the device.
     pub(super) fn outcome(&self) -> InvocationOutcome {
         let total_ns = self.now_ns();
         let state = self.state.lock();
@@ -128,7 +129,7 @@ impl UseRecorder {
         let wait_ns = state.timeline.wait_ns();
         let known_ns = run_time_ns.saturating_add(load_time_ns).saturating_add(wait_ns);
         let off_device_ns = total_ns.saturating_sub(known_ns);
-        InvocationOutcome { wait_ns, load_time_ns, move_time_ns: 0, run_time_ns, off_device_ns }
+        InvocationOutcome { wait_ns, load_time_ns, move_time_ns: None, run_time_ns, off_device_ns }
     }
 
     fn now_ns(&self) -> u64 {

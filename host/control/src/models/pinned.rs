@@ -125,7 +125,7 @@ impl Around {
         again: Option<RunRequest>,
         ran_on: RanOn,
     ) -> Result<(Completion, RanOn), InferenceError> {
-        if let Err(InferenceError::DeviceLost(_)) = &ended {
+        if ended.as_ref().is_err_and(InferenceError::is_device_loss) {
             // Before the caller can try again.
             self.models.note_health(self.ordinal, &self.placements);
         }

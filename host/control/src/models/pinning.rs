@@ -255,7 +255,7 @@ impl Models {
                 _ => break acquired,
             }
         };
-        if let Err(InferenceError::DeviceLost(_)) = &acquired {
+        if acquired.as_ref().is_err_and(InferenceError::is_device_loss) {
             self.note_health(*ordinal, placements);
         }
         // A load that is still in progress is reported later, by the task that watches the device.

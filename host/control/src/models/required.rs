@@ -154,7 +154,7 @@ impl Models {
                     entry.note_unsupported(device.platform, &why);
                 }
             }
-            Ok(Err(error @ (InferenceError::WorkerLost(_) | InferenceError::DeviceLost(_)))) => {
+            Ok(Err(error)) if matches!(error, InferenceError::WorkerLost(_)) || error.is_device_loss() => {
                 let ModelId { name, version, .. } = id;
                 let text = format!("the first run of model {name}:{version} (copies_min) failed: {error}");
                 self.note_model(EventKind::Fault, id, text);

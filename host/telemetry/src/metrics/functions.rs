@@ -348,6 +348,11 @@ impl FunctionMetrics {
         functions.slo_invocations.get_or_create(&owner.kept(outcome)).inc();
     }
 
+    /// Name of the tenant that owns the function.
+    pub(crate) fn tenant(&self) -> &str {
+        &self.0.owner.tenant
+    }
+
     /// Counts bytes that an invocation wrote beyond its log limit.
     pub fn log_dropped(&self, bytes: u64) {
         self.0.log_dropped_bytes.inc_by(bytes);

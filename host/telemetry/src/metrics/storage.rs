@@ -31,7 +31,7 @@ impl StorageMetrics {
             datastore_quota_bytes: gauge(
                 registry,
                 "datastore_quota_bytes",
-                "Size at which the etcd server refuses writes; 0 if unknown",
+                "Size at which the etcd server refuses writes; etcd's default if the server does not report it",
             ),
         }
     }
@@ -42,10 +42,10 @@ impl StorageMetrics {
         self.failed_writes.inner().fetch_max(failed_writes, Ordering::Relaxed);
     }
 
-    /// Sets the size of the shared store and, if it is known, its quota.
-    pub fn set_datastore(&self, bytes: u64, quota_bytes: Option<u64>) {
+    /// Sets the size of the shared store and its quota.
+    pub fn set_datastore(&self, bytes: u64, quota_bytes: u64) {
         let number = |bytes| i64::try_from(bytes).unwrap_or(i64::MAX);
         self.datastore_bytes.set(number(bytes));
-        self.datastore_quota_bytes.set(number(quota_bytes.unwrap_or_default()));
+        self.datastore_quota_bytes.set(number(quota_bytes));
     }
 }

@@ -136,12 +136,19 @@ impl GraphWorkerGuard<'_> {
         let called = self.call(request, self.worker.config.run_time_max, self.interrupt);
         let answer = called.map_err(|error| match error {
             GraphCallError::Interrupted => InferenceError::Cancelled,
-            GraphCallError::OverTime(time_max) => unavailable(&format!(
-                "it took longer than {} ms (kernel_graphs.run_wall_ms_max), and its worker was stopped",
-                time_max.as_millis()
-            )),
-            error => unavailable(&error.to_string()),
+            GraphCallError::OverTime(time_max) => InferenceError::WorkerLost(
+                format!(
+                    "the run took longer than {} ms (kernel_graphs.run_wall_ms_max)",
+                    time_max.as_millis()
+                )
+                .into(),
+            ),
+            error => InferenceError::WorkerLost(error.to_string().into()),
         })?;
+        if let KernelGraphReply::Lost(why) = &answer {
+            self.end(why);
+            return Err(InferenceError::WorkerLost(format!("a kernel has lost the device: {why}").into()));
+        }
         let answer = self.expect(answer)?;
         self.state.restarts.worked();
         Ok(answer)
@@ -210,7 +217,7 @@ impl GraphWorkerGuard<'_> {
             KernelGraphReply::Failed(why) => Err(InferenceError::Run(why.into())),
             KernelGraphReply::Lost(why) => {
                 self.end(&why);
-                Err(unavailable(&format!("a kernel has lost its worker the device: {why}")))
+                Err(unavailable(&format!("its worker has lost the device: {why}")))
             }
         }
     }

@@ -43,7 +43,7 @@ impl Modules {
     pub(super) fn get(&self, module: weir_kernels::KernelModule) -> Result<Arc<Module>, CudaError> {
         let cell = {
             let mut cells = self.cells.lock();
-            Arc::clone(cells.entry(module).or_default())
+            cells.entry(module).or_default().clone()
         };
         let mut cell = cell.lock();
         if let Some(loaded) = &*cell {

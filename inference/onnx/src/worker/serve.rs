@@ -5,7 +5,7 @@ use super::message::{CpuWorkerReply, CpuWorkerRequest, WorkerSettings};
 use crate::runtime::Runtime;
 use crate::session::CpuModel;
 use crate::store::WeightStore;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::HashMap;
 use std::io;
@@ -197,10 +197,10 @@ impl Service {
         match request {
             CpuWorkerRequest::Open => self.open()?,
             CpuWorkerRequest::Load { model, id, prepared } => self.load(model, id, prepared)?,
-            CpuWorkerRequest::Unload { model } => _ = lock(&self.models).remove(&model),
+            CpuWorkerRequest::Unload { model } => _ = self.models.lock().remove(&model),
             CpuWorkerRequest::Session { model, session, threads } => self.session(model, session, threads)?,
             CpuWorkerRequest::Forget { session } => {
-                let forgotten = lock(&self.sessions).remove(&session);
+                let forgotten = self.sessions.lock().remove(&session);
                 drop(forgotten);
             }
             CpuWorkerRequest::Run { session, run, inputs, outputs } => {
@@ -238,14 +238,14 @@ impl Service {
             meter: Meter::default(),
         };
         let model = CpuModel::load(runtime, &source, arena, store)?;
-        lock(&self.models).insert(number, Arc::new(ServedModel { model, signature }));
+        self.models.lock().insert(number, Arc::new(ServedModel { model, signature }));
         Ok(())
     }
 
     fn session(&self, model: u64, number: u64, threads: u32) -> Result<(), InferenceError> {
-        let model = lock(&self.models).get(&model).cloned().ok_or_else(unknown)?;
+        let model = self.models.lock().get(&model).cloned().ok_or_else(unknown)?;
         let session = Mutex::new(model.model.session(threads)?);
-        lock(&self.sessions).insert(number, Arc::new(OpenSession { session, model }));
+        self.sessions.lock().insert(number, Arc::new(OpenSession { session, model }));
         Ok(())
     }
 
@@ -258,7 +258,7 @@ impl Service {
         files: &ConnectionFiles,
     ) -> Result<CpuWorkerReply, InferenceError> {
         let arena = &self.opened()?.arena;
-        let session = lock(&self.sessions).get(&session).cloned().ok_or_else(unknown)?;
+        let session = self.sessions.lock().get(&session).cloned().ok_or_else(unknown)?;
         let run = self.runs.begin(run);
         let ports = &session.model.signature.inputs;
         let read = |(part, port): (&TensorLocation, &weir_types::Port)| {
@@ -266,7 +266,7 @@ impl Service {
         };
         let inputs = inputs.iter().zip(ports).map(read).collect::<Result<_, _>>()?;
         let job = Job { inputs, outputs };
-        let made = lock(&session.session).run(&job, run.interrupt())?;
+        let made = session.session.lock().run(&job, run.interrupt())?;
         // The inputs have been copied, so the outputs can take their place.
         drop(job);
         let (outputs, _) = write_tensors(&made, &files.memory, None)?;
@@ -280,8 +280,4 @@ impl Service {
 
 fn unknown() -> InferenceError {
     InferenceError::Unavailable("the worker does not know it".into())
-}
-
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
 }

@@ -8,7 +8,6 @@ use crate::sim::slos::lot;
 use crate::{Slo, SloSettings, WorkflowAction, WorkflowEvent, WorkflowPolicy, WorkflowPolicyKind};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
-use std::sync::Arc;
 use weir_types::{Cost, InvocationId};
 
 /// Parameters of a simulation of workflows.
@@ -139,7 +138,7 @@ impl<'a> WorkflowWorld<'a> {
         let steps = vec![StepFate::Waits; workflow.graph.steps().len()];
         self.requests[request] = RequestState { steps, slo, ..RequestState::default() };
         let invocation = InvocationId(request as u64);
-        self.tell(WorkflowEvent::Arrived { invocation, graph: Arc::clone(&workflow.graph), slo })
+        self.tell(WorkflowEvent::Arrived { invocation, graph: workflow.graph.clone(), slo })
     }
 
     fn end(&mut self, device: usize) -> Result<(), Violation> {

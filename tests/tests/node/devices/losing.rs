@@ -22,7 +22,7 @@ async fn device_loss_does_not_affect_other_devices() {
         infer(&node, name, 1).await.ok();
     }
     let refused = infer(&node, "breaks", 1).await.refusal();
-    assert_eq!((refused.status, refused.code), (503, ErrorCode::Unavailable), "{refused:?}");
+    assert_eq!((refused.status, refused.code), (503, ErrorCode::WorkerLost), "{refused:?}");
     assert!(
         refused.text.contains("the device was lost") && refused.text.contains("try again"),
         "{refused:?}"
@@ -62,7 +62,7 @@ async fn device_loss_ends_only_runs_on_that_device() {
         infer(&node, "breaks", 1).await
     };
     let (held, beside, culprit) = tokio::join!(held, beside, culprit);
-    assert_eq!((held.code(), culprit.code()), (ErrorCode::Unavailable, ErrorCode::Unavailable));
+    assert_eq!((held.code(), culprit.code()), (ErrorCode::WorkerLost, ErrorCode::WorkerLost));
     assert_eq!(beside.ok().header("weir-device"), Some("cpu"));
     eventually("nothing to run", async || is_running(0).await).await;
 }
@@ -74,7 +74,7 @@ async fn recovered_device_is_used_again() {
     push(&node, "m", "device=fake", json!({})).await.ok();
     assert_eq!(ran_on(&node, "m").await, "fake:1");
     for _ in 0..3 {
-        assert_eq!(infer(&node, "breaks", 1).await.code(), ErrorCode::Unavailable);
+        assert_eq!(infer(&node, "breaks", 1).await.code(), ErrorCode::WorkerLost);
         // The call waits for the only device that can run the model.
         let ran = tokio::time::timeout(Duration::from_secs(60), infer(&node, "m", 1)).await.unwrap();
         if !ran.is_ok() {

@@ -2,9 +2,23 @@
 
 use super::{device, infer, node, push, ran_on, resident};
 use serde_json::{Value, json};
-use weir_tests::{TestNode, function};
+use weir_tests::{TestNode, eventually, function};
 use weir_types::ErrorCode;
 use weir_types::api::ModelVersion;
+
+/// Direct inferences need no instance.
+#[tokio::test]
+async fn instance_limit_does_not_limit_direct_inferences() {
+    let node = node("cpu,fake:x", 5_000).set("models.slots", 3).set("sandbox.instances_max", 1);
+    let node = node.set("gateway.infer_wall_ms_max", 3_600_000).start().await;
+    push(&node, "held", "device=fake", json!({"run_time_ms": {"1": 3_600_000}})).await.ok();
+    let held = (0..3).map(|_| Box::pin(infer(&node, "held", 1)));
+    let all_run = eventually("all three to run", async || (node.status().await.running == 3).then_some(()));
+    tokio::select! {
+        ended = futures::future::select_all(held) => panic!("a run that lasts an hour has ended: {:?}", ended.0),
+        () = all_run => {}
+    }
+}
 
 #[tokio::test]
 async fn all_devices_are_listed_with_their_settings() {

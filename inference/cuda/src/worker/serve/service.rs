@@ -16,7 +16,7 @@ use crate::worker::message::{
     self, FILES_MAX, GpuWorkerReply, GpuWorkerRequest, MemoryPressure, MemoryReport, Opened, TensorRange,
     WorkerInput,
 };
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -93,22 +93,22 @@ impl Service {
             GpuWorkerRequest::Open { driver, gpu } => self.open(driver, &gpu),
             GpuWorkerRequest::Load { model, files } => self.load(model, &files),
             GpuWorkerRequest::Arrive { model } => {
-                let model = lock(&self.models).get(&model).cloned().ok_or_else(unknown)?;
+                let model = self.models.lock().get(&model).cloned().ok_or_else(unknown)?;
                 model.arrive().map(|()| GpuWorkerReply::Done)
             }
             GpuWorkerRequest::Unload { model } => {
                 // Freed outside the lock.
-                let gone = lock(&self.models).remove(&model);
+                let gone = self.models.lock().remove(&model);
                 drop(gone);
                 Ok(GpuWorkerReply::Done)
             }
             GpuWorkerRequest::Session { model, session } => {
-                let model = lock(&self.models).get(&model).cloned().ok_or_else(unknown)?;
-                lock(&self.sessions).insert(session, Arc::new(Mutex::new(model.open_session())));
+                let model = self.models.lock().get(&model).cloned().ok_or_else(unknown)?;
+                self.sessions.lock().insert(session, Arc::new(Mutex::new(model.open_session())));
                 Ok(GpuWorkerReply::Done)
             }
             GpuWorkerRequest::Forget { session } => {
-                let gone = lock(&self.sessions).remove(&session);
+                let gone = self.sessions.lock().remove(&session);
                 drop(gone);
                 Ok(GpuWorkerReply::Done)
             }
@@ -178,7 +178,7 @@ impl Service {
         let footprint = model.footprint();
         let is_arriving = model.is_arriving();
         let lookups = model.lookups();
-        lock(&self.models).insert(number, Arc::new(model));
+        self.models.lock().insert(number, Arc::new(model));
         let weights = footprint.parts().iter().map(|(part, bytes)| (part.hash, *bytes)).collect();
         let memory = MemoryReport::new(&gpu);
         Ok(GpuWorkerReply::Loaded { own_bytes: footprint.own_bytes(), weights, is_arriving, lookups, memory })
@@ -191,9 +191,9 @@ impl Service {
         outputs: Vec<(usize, Option<u64>)>,
         (files, outputs_at): (&ConnectionFiles, u64),
     ) -> Result<GpuWorkerReply, InferenceError> {
-        let session = lock(&self.sessions).get(&session).cloned().ok_or_else(unknown)?;
+        let session = self.sessions.lock().get(&session).cloned().ok_or_else(unknown)?;
         let run = self.runs.begin(run);
-        let mut session = lock(&session);
+        let mut session = session.lock();
         let (wanted, numbers): (Vec<usize>, Vec<_>) = outputs.into_iter().unzip();
         let gpu = self.gpu()?;
         let staying = &self.staying;
@@ -273,8 +273,4 @@ impl Service {
 
 fn unknown() -> InferenceError {
     InferenceError::Unavailable("the worker does not know it".into())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
 }
