@@ -250,7 +250,7 @@ impl<S: ByteStream> Consumer<S> {
                     return Ok(Pulled::Ended);
                 }
                 Some(_) => return Err(NatsError::refused(&headers.status_text())),
-                // Not a message of the stream: whoever may publish to the inbox has sent it.
+                // A message of another client, which may publish to the inbox.
                 None => {}
             }
         }

@@ -31,7 +31,7 @@ async fn rate_of_one_tenant_does_not_limit_another() {
     for _ in 0..30 {
         other.get("/v1/functions").await.ok();
     }
-    // Health checks and metrics are not counted; metrics tell who was refused.
+    // Health checks and metrics are not counted; metrics count refusals by tenant.
     node.get("/readyz").await.ok();
     assert!(acme.metric("weir_requests_over_quota_total", "quota=\"requests_per_s\"").await >= 1.0);
     assert_eq!(other.metric("weir_requests_over_quota_total", "").await, 0.0);

@@ -94,7 +94,7 @@ impl StreamPlan {
     pub(crate) fn consumer(&self, id: &TriggerId) -> String {
         let own = || {
             let readable = format!("weir-{}-{}", id.tenant, id.name).replace('.', "_");
-            // Names have hyphens, too: the hash tells tenants and triggers apart.
+            // Names have hyphens, too: only the hash is unique.
             let hash = ContentHash::from_content(format!("{}/{}", id.tenant, id.name).as_bytes()).to_string();
             format!("{readable:.100}-{hash:.8}")
         };

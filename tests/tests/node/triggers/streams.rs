@@ -230,7 +230,7 @@ async fn login_is_that_of_a_secret_and_errors_are_shown() {
     server.publish("ORDERS.a", &[], b"by password").await;
     assert_eq!(bodies(&node, 1).await, ["by password"]);
     node.put("/v1/secrets/login", seed).await.ok();
-    // New settings connect anew.
+    // Changed settings make a new connection.
     put(&node, "t", &stream(&server, json!({"secret": "login", "start": "oldest", "running_max": 2})))
         .await
         .ok();
