@@ -63,8 +63,11 @@ pub(crate) fn run(repo: &Repo, args: &TestArgs) -> Result<()> {
     // The browser runs in scripts of `ui/e2e/`.
     let mut variables = vec![("WEIR_NODE_JS", node.into())];
     // From here on, a test that needs one of these and does not find it fails.
-    let required =
-        [("WEIR_REQUIRE_ETCD", setup::has_etcd()), ("WEIR_REQUIRE_CHROMIUM", setup::has_chromium())];
+    let required = [
+        ("WEIR_REQUIRE_ETCD", setup::has_etcd()),
+        ("WEIR_REQUIRE_CHROMIUM", setup::has_chromium()),
+        ("WEIR_REQUIRE_PROMTOOL", setup::has_promtool()),
+    ];
     variables.extend(required.into_iter().filter(|(_, has)| *has).map(|(name, _)| (name, "1".into())));
     programs::run_all(&programs, &variables)
 }
