@@ -114,6 +114,15 @@ pub fn python_client(program: &str) -> Command {
     command
 }
 
+/// Command for Schemathesis with the settings in `tests/clients/schemathesis.toml`.
+#[must_use]
+pub fn schemathesis() -> Command {
+    let mut command = python();
+    command.args(["-m", "schemathesis.cli", "--no-color", "--config-file"]);
+    command.arg(repository().join("tests/clients/schemathesis.toml"));
+    command
+}
+
 /// Command for the tests of the Python client in `clients/python`, which start nodes of `weir`.
 #[must_use]
 pub fn python_client_tests(weir: &Path) -> Command {

@@ -47,7 +47,8 @@ pub use answer::{Answer, ErrorResponse};
 mod fixtures;
 pub use fixtures::{
     component_of_0_1_0, digits, function, has_function, image, large_model, made_up, model, model_path,
-    models, nvrtc, onnxruntime, output_in_python, python_client, python_client_tests, with_custom_section,
+    models, nvrtc, onnxruntime, output_in_python, python_client, python_client_tests, schemathesis,
+    with_custom_section,
 };
 
 mod onnx;

@@ -45,6 +45,12 @@ pub(crate) fn run(repo: &Repo, _args: &SetupArgs) -> Result<()> {
         let install = prerequisites::install_command(&["chromium"]);
         report("skipped", &format!("the dashboard is not tested in a browser; `{install}` installs it"));
     }
+    if has_promtool() {
+        report("found", "promtool, for tests of the alerts");
+    } else {
+        let install = prerequisites::install_command(&["prometheus"]);
+        report("skipped", &format!("the alerts are not tested; `{install}` installs promtool"));
+    }
     Ok(())
 }
 
@@ -169,6 +175,11 @@ pub(crate) fn has_nats() -> bool {
 /// it.
 pub(crate) fn has_chromium() -> bool {
     process::succeeds(Command::new("chromium").arg("--version"))
+}
+
+/// Whether Prometheus' tool is installed, without which the alerts are not tested.
+pub(crate) fn has_promtool() -> bool {
+    process::succeeds(Command::new("promtool").arg("--version"))
 }
 
 /// Prints the next step.

@@ -67,6 +67,7 @@ pub(crate) fn run(repo: &Repo, args: &TestArgs) -> Result<()> {
         ("WEIR_REQUIRE_ETCD", setup::has_etcd()),
         ("WEIR_REQUIRE_NATS", setup::has_nats()),
         ("WEIR_REQUIRE_CHROMIUM", setup::has_chromium()),
+        ("WEIR_REQUIRE_PROMTOOL", setup::has_promtool()),
     ];
     variables.extend(required.into_iter().filter(|(_, has)| *has).map(|(name, _)| (name, "1".into())));
     programs::run_all(&programs, &variables)

@@ -1,11 +1,15 @@
 //! Boards and alerts use only metrics that exist, and their expressions are well formed.
 //!
-//! `deploy/monitoring/rules-test.yaml` has unit tests of the alerts, which need Prometheus' own tool.
+//! `deploy/monitoring/rules-test.yaml` has unit tests of the alerts, which `promtool` runs.
 
 use serde_json::Value as Json;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use yaml_serde::Value as Yaml;
+
+/// Environment variable that makes a missing `promtool` an error.
+const PROMTOOL_REQUIRED: &str = "WEIR_REQUIRE_PROMTOOL";
 
 /// Series that Prometheus itself adds.
 const BY_PROMETHEUS: [&str; 1] = ["up"];
@@ -94,6 +98,30 @@ fn every_alert_says_what_is_wrong_and_what_to_do() {
         let severity = rule["labels"]["severity"].as_str().unwrap_or_default();
         assert!(["critical", "warning", "info"].contains(&severity), "{name}: {severity:?}");
         assert!(names.insert(name.clone()), "{name} is defined twice");
+    }
+}
+
+#[test]
+fn promtool_accepts_the_configuration_and_the_alerts() {
+    for arguments in [
+        ["check", "config", "prometheus.yaml"],
+        ["check", "rules", "rules.yaml"],
+        ["test", "rules", "rules-test.yaml"],
+    ] {
+        let output = match Command::new("promtool").args(arguments).current_dir(folder()).output() {
+            Ok(output) => output,
+            Err(error) => {
+                let why = format!("promtool does not start: {error}; Debian's package prometheus has it");
+                assert!(
+                    std::env::var_os(PROMTOOL_REQUIRED).is_none(),
+                    "{why}, and {PROMTOOL_REQUIRED} is set"
+                );
+                return eprintln!("skipped: {why}");
+            }
+        };
+        let text = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "promtool {}: {text}{errors}", arguments.join(" "));
     }
 }
 

@@ -42,8 +42,8 @@ class OpenAiErrorError(TypedDict):
     message: str
     type: Literal['invalid_request_error', 'server_error']
     param: None
-    code: str
-    """Error code for programs. New codes may be added."""
+    code: str | None
+    """Of Weir, or the function's."""
 
 
 class OpenAiError(TypedDict):

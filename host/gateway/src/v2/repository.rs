@@ -153,7 +153,9 @@ async fn body<T: Default + DeserializeOwned>(request: Request) -> Result<T, ApiE
     if body.is_empty() {
         return Ok(T::default());
     }
-    serde_json::from_slice(&body).map_err(|error| {
+    // A struct alone would also be read from an array.
+    let object = serde_json::from_slice::<Map<String, Value>>(&body);
+    object.and_then(|object| serde_json::from_value(object.into())).map_err(|error| {
         ApiError::new(ErrorCode::InvalidRequest, format!("the body cannot be used: {error}"))
     })
 }

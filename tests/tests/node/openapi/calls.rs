@@ -38,7 +38,7 @@ const NOT_PROVOKED: [&str; 14] = [
 ];
 
 /// Fake model from FP32[?, 1] to FP32[?, 1] that returns its input after `run_time_ms`.
-fn fake(run_time_ms: u64) -> String {
+pub(super) fn fake(run_time_ms: u64) -> String {
     let port = |name: &str| json!([{"name": name, "datatype": "FP32", "shape": [null, 1]}]);
     json!({
         "run_time_ms": {"1": run_time_ms},
@@ -54,11 +54,24 @@ fn row() -> Value {
 }
 
 /// Workflow of one step that runs `name`.
-fn workflow(name: &str) -> String {
+pub(super) fn workflow(name: &str) -> String {
     json!({
         "inputs": {"x": "FP32[n, 1]"},
         "outputs": {"y": "a"},
         "steps": {"a": {"run": name, "inputs": {"x": "x"}}},
+    })
+    .to_string()
+}
+
+/// Fake model for the function `embed-text`.
+pub(super) fn minilm() -> String {
+    let port = |name: &str| json!({"name": name, "datatype": "INT64", "shape": [null, null]});
+    json!({
+        "resident_bytes": 1_000,
+        "signature": {
+            "inputs": [port("input_ids"), port("attention_mask")],
+            "outputs": [{"name": "embedding", "datatype": "FP32", "shape": [null, 384]}],
+        },
     })
     .to_string()
 }
@@ -116,15 +129,7 @@ async fn every_operation_answers_as_documented() {
 async fn embeddings_have_openais_format() {
     let document = OpenApiDocument::new();
     let node = TestNode::builder().set("models.backend", "fake").start().await;
-    let port = |name: &str| json!({"name": name, "datatype": "INT64", "shape": [null, null]});
-    let model = json!({
-        "resident_bytes": 1_000,
-        "signature": {
-            "inputs": [port("input_ids"), port("attention_mask")],
-            "outputs": [{"name": "embedding", "datatype": "FP32", "shape": [null, 384]}],
-        },
-    });
-    node.push_model("minilm", 1, model.to_string()).await;
+    node.push_model("minilm", 1, minilm()).await;
     node.deploy_with("embed-text", "models=minilm", function("embed-text")).await;
     let mut checker = ResponseChecker::new(&document, node.client());
     for format in ["float", "base64"] {

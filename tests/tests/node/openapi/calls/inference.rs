@@ -18,7 +18,9 @@ pub(in super::super) async fn call(checker: &mut ResponseChecker<'_>) {
     for body in ["", "{}", r#"{"ready": true}"#] {
         checker.put(("listRepository", 200), "/v2/repository/index", body).await;
     }
-    checker.put(("listRepository", 400), "/v2/repository/index", "{]").await;
+    for body in ["{]", "[]", "[true]"] {
+        checker.put(("listRepository", 400), "/v2/repository/index", body).await;
+    }
     checker.call(("unloadModel", 200), "/v2/repository/models/m/unload").await;
     checker.put(("loadModel", 200), "/v2/repository/models/m/load", r#"{"parameters": {"a": 1}}"#).await;
     let unsupported = r#"{"parameters": {"config": "{}"}}"#;
