@@ -105,7 +105,7 @@ async fn devices_have_separate_memory() {
         node.post(&format!("/v2/repository/models/{name}/unload"), "").await.ok();
     }
     let gone = async || resident(&node).await[1..].iter().all(Vec::is_empty).then_some(());
-    weir_tests::eventually("the unloads", gone).await;
+    eventually("the unloads", gone).await;
 }
 
 #[tokio::test]
@@ -118,7 +118,7 @@ async fn functions_and_workflows_run_models_on_the_placed_device() {
     let workflow = "inputs.x = \"FP32[?, 1]\"\noutputs.y = \"run\"\nsteps.run = { run = \"m\", inputs = { x = \"x\" } }\n";
     node.post("/v2/repository/models/m/unload", "").await.ok();
     let gone = async || resident(&node).await[1].is_empty().then_some(());
-    weir_tests::eventually("the unload", gone).await;
+    eventually("the unload", gone).await;
     node.put("/v1/workflows/flow", workflow).await.ok();
     infer(&node, "flow", 1).await.ok();
     assert_eq!(resident(&node).await, [vec![], vec!["m:1".to_owned()]]);
