@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 /// Subscription of pulled messages.
 const PULLED: u64 = 2;
-/// Time that an acknowledgement takes, after the wait of a pull.
+/// Time that an acknowledgement takes, after the wait of a batch.
 const ACK_MARGIN: Duration = Duration::from_secs(30);
 /// Time after the wait of a pull in which the server has to end it.
 const PULL_MARGIN: Duration = Duration::from_secs(10);
@@ -31,9 +31,9 @@ pub struct ConsumerSettings<'a> {
     pub from_oldest: bool,
     /// Messages that are delivered and not acknowledged, at most.
     pub unacknowledged_max: u32,
-    /// The longest wait of a pull. Messages that are not acknowledged half a minute later are
-    /// delivered again.
-    pub wait_max: Duration,
+    /// The longest time for which the client holds a message for a batch. Messages that are not
+    /// acknowledged half a minute later are delivered again.
+    pub hold_max: Duration,
 }
 
 /// A consumer and the connection that pulls from it.
@@ -119,13 +119,13 @@ struct ConsumerConfig {
 }
 
 impl ConsumerConfig {
-    /// The longest wait of a pull after which its messages can be acknowledged in time.
-    fn wait_max(&self) -> Duration {
+    /// The longest wait of a pull. Held messages have to be acknowledged in time.
+    fn wait_max(&self, is_held: bool) -> Duration {
         let limit = |nanoseconds: i64| u64::try_from(nanoseconds).ok().filter(|limit| *limit > 0);
         let expires = limit(self.max_expires).map_or(Duration::MAX, Duration::from_nanos);
         // Half of the time for an acknowledgement remains for the request.
-        let ack = limit(self.ack_wait).map_or(Duration::MAX, |wait| Duration::from_nanos(wait / 2));
-        expires.min(ack)
+        let ack = limit(self.ack_wait).filter(|_| is_held);
+        expires.min(ack.map_or(Duration::MAX, |wait| Duration::from_nanos(wait / 2)))
     }
 }
 
@@ -138,13 +138,12 @@ impl<S: ByteStream> Consumer<S> {
         connection: Connection<S>,
         settings: ConsumerSettings<'_>,
     ) -> Result<Self, NatsError> {
-        let ConsumerSettings { stream, name, subject, from_oldest, unacknowledged_max, wait_max } = settings;
+        let ConsumerSettings { stream, name, subject, from_oldest, unacknowledged_max, hold_max } = settings;
         let mut config = json!({
             "durable_name": name,
             "description": "made by Weir for a trigger",
             "ack_policy": "explicit",
-            // Twice the longest wait and more, of which half remains for the request.
-            "ack_wait": nanoseconds((wait_max + ACK_MARGIN) * 2),
+            "ack_wait": nanoseconds(hold_max * 2 + ACK_MARGIN),
             "deliver_policy": if from_oldest { "all" } else { "new" },
             "replay_policy": "instant",
             "max_ack_pending": unacknowledged_max,
@@ -155,25 +154,25 @@ impl<S: ByteStream> Consumer<S> {
         }
         let request = json!({"stream_name": stream, "config": config});
         let subject = format!("$JS.API.CONSUMER.DURABLE.CREATE.{stream}.{name}");
-        Self::open(connection, &subject, &request, stream, name).await
+        Self::open(connection, &subject, &request, settings).await
     }
 
     /// Prepares to pull from a consumer that exists.
     ///
     /// # Errors
     /// If there is no such consumer, or if it is not one for pulls with explicit acknowledgements.
-    pub async fn bind(connection: Connection<S>, stream: &str, name: &str) -> Result<Self, NatsError> {
-        let subject = format!("$JS.API.CONSUMER.INFO.{stream}.{name}");
-        Self::open(connection, &subject, &Value::Null, stream, name).await
+    pub async fn bind(connection: Connection<S>, settings: ConsumerSettings<'_>) -> Result<Self, NatsError> {
+        let subject = format!("$JS.API.CONSUMER.INFO.{}.{}", settings.stream, settings.name);
+        Self::open(connection, &subject, &Value::Null, settings).await
     }
 
     async fn open(
         mut connection: Connection<S>,
         subject: &str,
         request: &Value,
-        stream: &str,
-        name: &str,
+        settings: ConsumerSettings<'_>,
     ) -> Result<Self, NatsError> {
+        let ConsumerSettings { stream, name, hold_max, .. } = settings;
         let config = call(&mut connection, subject, request).await?.config;
         let is_usable = |config: &ConsumerConfig| {
             config.ack_policy == "explicit"
@@ -187,7 +186,7 @@ impl<S: ByteStream> Consumer<S> {
             return Err(NatsError::Refused(text));
         };
         let messages_max = u32::try_from(config.max_batch).ok().filter(|limit| *limit > 0);
-        let pull_max = (messages_max.unwrap_or(u32::MAX), config.wait_max());
+        let pull_max = (messages_max.unwrap_or(u32::MAX), config.wait_max(!hold_max.is_zero()));
         let inbox = connection.inbox("p");
         connection.subscribe(&inbox, PULLED).await?;
         Ok(Self {

@@ -918,6 +918,8 @@ class AcceptedEvents(TypedDict):
     """The asynchronous invocations of the events that the trigger is for, in the order of the events."""
     skipped: int
     """Events of other types and subjects."""
+    refused: NotRequired[list[str]]
+    """Events that are refused however often they are sent, with the reasons."""
 
 
 class TriggerTarget(TypedDict):

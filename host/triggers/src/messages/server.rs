@@ -35,18 +35,19 @@ impl Triggers {
         let source = &stream.source;
         let connection = self.connect(id, stream).await?;
         let name = stream.consumer(id);
-        if source.consumer.is_some() {
-            return Ok(Consumer::bind(connection, &source.stream, &name).await?);
-        }
         let settings = ConsumerSettings {
             stream: &source.stream,
             name: &name,
             subject: source.subject.as_deref(),
             from_oldest: source.start == StreamStart::Oldest,
             unacknowledged_max: source.batch_max.max(PULL_MAX).saturating_mul(2),
-            wait_max: stream.pull_wait(),
+            hold_max: stream.hold_max(),
         };
-        Ok(Consumer::create(connection, settings).await?)
+        let opened = match source.consumer {
+            Some(_) => Consumer::bind(connection, settings).await,
+            None => Consumer::create(connection, settings).await,
+        };
+        Ok(opened?)
     }
 
     async fn connect(&self, id: &TriggerId, stream: &StreamPlan) -> Result<Connection<Stream>, ReadError> {

@@ -89,6 +89,11 @@ impl StreamPlan {
         if self.source.batch_max == 1 { PULL_WAIT } else { Duration::from_millis(self.source.batch_wait_ms) }
     }
 
+    /// The time for which messages are held for a batch.
+    pub(crate) fn hold_max(&self) -> Duration {
+        if self.source.batch_max == 1 { Duration::ZERO } else { self.pull_wait() }
+    }
+
     /// The consumer of a trigger. The name of one that the node creates is that of the trigger and its
     /// tenant, so that clusters that share a server should have tenants or triggers of other names.
     pub(crate) fn consumer(&self, id: &TriggerId) -> String {

@@ -219,7 +219,7 @@ fn misbehaves(
     inputs: &[Tensor],
 ) -> Result<String, String> {
     match Pushed::new(graphs, tenant, bundle)?.run(inputs) {
-        Err(InferenceError::Unavailable(why)) => Ok(why.to_string()),
+        Err(InferenceError::WorkerLost(why)) => Ok(why.to_string()),
         Err(other) => Err(format!("it got another error: {other}")),
         Ok(_) => Err("it ended as if nothing were wrong".to_owned()),
     }

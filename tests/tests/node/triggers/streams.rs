@@ -3,7 +3,8 @@
 use super::{put, show, start, until, with};
 use serde_json::{Value, json};
 use std::collections::HashSet;
-use weir_tests::{NatsServer, TestNode, eventually, function};
+use std::time::Duration;
+use weir_tests::{NatsServer, TestNode, eventually, eventually_within, function};
 use weir_types::api::{InvocationStatus, TickOutcome, Trigger};
 
 fn stream(server: &NatsServer, settings: Value) -> Value {
@@ -27,7 +28,9 @@ async fn reading(node: &TestNode, server: &NatsServer) -> String {
 
 /// Waits until all messages of the stream are acknowledged.
 async fn acknowledged(server: &NatsServer, consumer: &str) {
-    eventually("the acknowledgements", async || {
+    // A server that was killed may have lost acknowledgements, and delivers their messages again
+    // after half a minute.
+    eventually_within(Duration::from_secs(120), "the acknowledgements", async || {
         let info = server.api(&format!("CONSUMER.INFO.ORDERS.{consumer}"), &Value::Null).await;
         (info["num_ack_pending"] == 0 && info["num_pending"] == 0).then_some(())
     })
