@@ -65,7 +65,7 @@ impl Triggers {
             let mut left = HashMap::new();
             readings.retain(|id, reading| {
                 let new = wanted.get(id);
-                if !new.is_some_and(|new| new.revision == reading.trigger.revision) {
+                if new.is_none_or(|new| new.revision != reading.trigger.revision) {
                     reading.stop.cancel();
                 }
                 // One reader of a trigger ends before the next one starts.

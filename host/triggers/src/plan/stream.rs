@@ -77,9 +77,10 @@ impl StreamPlan {
                 "a consumer that exists has its own subject: leave out source.nats.subject".to_owned()
             );
         }
-        let port = match authority.port() {
-            Some(port) => port.as_str().parse().map_err(|_| wrong())?,
-            None => PORT_DEFAULT,
+        let port = match authority.port_u16() {
+            Some(port) => port,
+            None if authority.as_str() == authority.host() => PORT_DEFAULT,
+            None => return Err(wrong()),
         };
         Ok(Self { host: host.to_owned(), port, is_tls_required, source: source.clone() })
     }
