@@ -121,8 +121,8 @@ export async function canaryIsCompared() {
     for (let call = 0; call < 100; call += 1) await page.request.get(`${config.url}/fn/hello/`);
     await eventually('the count of 100 calls', async () => (await calls()) >= before + 100);
     const canary = card(page, 'Canary');
-    await canary.getByRole('row').filter({ hasText: '75 %' }).filter({ hasText: / ms$/ }).waitFor();
-    await canary.getByRole('row').filter({ hasText: '25 %' }).filter({ hasText: / ms$/ }).waitFor();
+    await canary.getByRole('row').filter({ hasText: '75 %' }).filter({ hasText: / [mµ]s$/ }).waitFor();
+    await canary.getByRole('row').filter({ hasText: '25 %' }).filter({ hasText: / [mµ]s$/ }).waitFor();
     await canary.scrollIntoViewIfNeeded();
     await inspect(page, 'canary');
     await page.getByRole('button', { name: 'Promote version 2' }).click();
