@@ -10,7 +10,7 @@ const LINE_LEN_MAX: usize = 64 << 10;
 /// Size limit of the headers of a message, which take many times their size when they are read.
 const HEADER_BYTES_MAX: usize = 16 << 10;
 
-/// What a server sends.
+/// Frame from the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerFrame {
     /// Description of the server, as JSON.
@@ -44,7 +44,7 @@ pub struct MessageFrame {
     pub discarded_bytes: Option<usize>,
 }
 
-/// What a client sends.
+/// Frame from the client.
 #[derive(Clone, Copy)]
 pub enum Frame<'a> {
     /// Options and login of the connection, as JSON.

@@ -69,7 +69,7 @@ pub struct Message {
     ack: String,
 }
 
-/// What a consumer received.
+/// Message, or end of a pull.
 #[derive(Debug)]
 pub enum Pulled {
     /// A message.
@@ -78,7 +78,7 @@ pub enum Pulled {
     Ended,
 }
 
-/// What becomes of a message.
+/// Acknowledgement of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Acknowledgement {
     /// It was processed.

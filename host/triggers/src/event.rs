@@ -225,8 +225,8 @@ pub(crate) fn header_value(text: &str) -> HeaderValue {
     HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 
-/// Escapes what a header of an event may not have: spaces, quotes, percent signs, and characters
-/// that are not printable ASCII.
+/// Escapes a text for a header of an event: spaces, quotes, percent signs, and characters that are
+/// not printable ASCII become percent-encoded UTF-8.
 fn escape(text: &str) -> String {
     text.bytes().fold(String::with_capacity(text.len()), |mut escaped, byte| {
         match byte {

@@ -86,7 +86,7 @@ async fn push(models: &Arc<Models>, run_time_ms: u64) -> Result<bool, ModelsErro
     models.push(request, upload).await.map(|(_, is_new)| is_new)
 }
 
-/// No model follows the datastore here: each node knows only what it has written.
+/// The nodes of this test do not follow the datastore: each knows only the versions that it pushed.
 #[tokio::test]
 async fn push_finds_the_version_that_another_node_has_just_pushed() {
     let folder = tempfile::tempdir().unwrap();

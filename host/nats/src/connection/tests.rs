@@ -7,7 +7,8 @@ async fn open(stream: DuplexStream) -> Result<Connection<DuplexStream>, NatsErro
     Connection::open(stream, 1_000, &Login::Token("secret".to_owned()), |plain, _| async { Ok(plain) }).await
 }
 
-/// What a client sends up to its first check, which the server answers with `answer`.
+/// Acts as the server during a login: returns the frames of the client up to its first PING, and
+/// sends `answer`.
 async fn log_in(server: &mut DuplexStream, answer: &str) -> String {
     server.write_all(INFO.as_bytes()).await.unwrap();
     let mut sent = String::new();

@@ -15,8 +15,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use weir_nats::{Acknowledgement, Consumer, Message, NatsError, Pulled};
-use weir_telemetry::events::NewEvent;
-use weir_types::api::{EventKind, EventResource, TickOutcome};
+use weir_types::api::TickOutcome;
 use weir_types::{AsyncId, ErrorCode};
 
 /// Messages that one pull asks for, at most, unless a batch has more.
@@ -44,7 +43,7 @@ pub(super) struct Reader<R> {
     running: Running,
     tally: Tally,
     written_at: Instant,
-    /// Why no messages arrive. A reader before this one may have left an error.
+    /// Why no messages arrive. At first an empty text, which clears the error of an earlier reader.
     error: Option<String>,
     /// End of the pause after a refusal.
     not_before: Option<Instant>,
@@ -52,7 +51,7 @@ pub(super) struct Reader<R> {
 
 /// Result of a request.
 enum Accepted {
-    /// What becomes of all its messages.
+    /// The acknowledgement of all its messages.
     Whole(Acknowledgement),
     /// The content is refused, now and later.
     Refused(String),
@@ -101,7 +100,7 @@ impl<R: RequestSender> Reader<R> {
     }
 
     /// Pulls messages, and sends their requests, until `stop` or until the connection fails. Stops
-    /// between messages, so that what was accepted is acknowledged.
+    /// between messages, so that messages with stored invocations are acknowledged.
     async fn read(&mut self, stream: &StreamPlan, stop: &CancellationToken) -> Result<(), ReadError> {
         let connecting = self.triggers.consumer(&self.id, stream);
         let Some(consumer) = stop.run_until_cancelled(connecting).await else { return Ok(()) };
@@ -121,7 +120,7 @@ impl<R: RequestSender> Reader<R> {
                 () = stop.cancelled() => return Ok(()),
                 pulled = consumer.next() => match pulled? {
                     Pulled::Message(message) => self.take(&mut consumer, stream, &mut batch, message).await?,
-                    Pulled::Ended => self.send(&mut consumer, stream, &mut batch).await?,
+                    Pulled::Ended => {}
                 },
                 () = sleep_until(wake_at) => {}
             }
@@ -255,7 +254,7 @@ impl<R: RequestSender> Reader<R> {
     /// Records that a message is given up.
     fn refuse(&mut self, error: String) {
         tracing::debug!(tenant = %self.id.tenant, trigger = %self.id.name, error, "a message is given up");
-        self.event(error.clone(), "failed");
+        self.triggers.event(&self.id, error.clone(), "failed");
         self.count(TickOutcome::Failed, None, Some(error));
     }
 
@@ -265,7 +264,7 @@ impl<R: RequestSender> Reader<R> {
             return;
         }
         tracing::warn!(tenant = %self.id.tenant, trigger = %self.id.name, error, "no messages arrive, retrying");
-        self.event(format!("no messages arrive: {error}"), "messages");
+        self.triggers.event(&self.id, format!("no messages arrive: {error}"), "messages");
         self.tally.set_error(Some(error.to_owned()));
         self.error = Some(error.to_owned());
     }
@@ -274,17 +273,6 @@ impl<R: RequestSender> Reader<R> {
         if self.error.take().is_some() {
             self.tally.set_error(None);
         }
-    }
-
-    fn event(&self, text: String, repeats: &'static str) {
-        self.triggers.metrics.events.record(NewEvent {
-            tenant: Some(self.id.tenant.clone()),
-            kind: EventKind::Fault,
-            resource: EventResource::Trigger,
-            name: self.id.name.to_string(),
-            text,
-            repeats: Some(repeats),
-        });
     }
 
     async fn write(&mut self) {
@@ -318,7 +306,7 @@ fn event(stream: &StreamPlan, message: &Message) -> Event {
     };
     for (name, value) in &message.headers.values {
         if let Some(attribute) = name.strip_prefix("ce-") {
-            // What is no attribute is left out.
+            // Headers that are no valid attributes are left out.
             let _ = event.set(attribute, value);
         }
     }

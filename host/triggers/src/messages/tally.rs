@@ -1,4 +1,4 @@
-//! What a reader has done since it last wrote the state of its trigger.
+//! Requests and errors of a trigger that its stored state does not contain yet.
 
 use crate::record::{TriggerId, encode};
 use crate::work::cut;

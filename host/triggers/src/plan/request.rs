@@ -37,7 +37,7 @@ const OWN_HEADERS: [&str; 10] = [
     "upgrade",
 ];
 
-/// What a request is sent for.
+/// The cause of one request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Occasion<'a> {
     /// A client sends the request by hand.
