@@ -76,7 +76,8 @@ fn shared_block_is_readable_at_its_offset_until_freed() {
     let small = arena.copy_of(&[2; 100]).unwrap();
     assert_eq!(arena.shared_offset(&small), None);
 
-    let (first, second) = (arena.copy_of(&[3; 300 << 10]).unwrap(), arena.copy_of(&[4; 300 << 10]).unwrap());
+    let first = arena.copy_of(&[3; 300 << 10]).unwrap();
+    let second = arena.copy_of(&[4; 300 << 10]).unwrap();
     for (buffer, value) in [(&first, 3), (&second, 4)] {
         let offset = arena.shared_offset(&buffer[1000..]).unwrap();
         let mut read = vec![0; 290 << 10];
