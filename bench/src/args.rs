@@ -74,6 +74,8 @@ pub(crate) enum Suite {
     Coldstart,
     /// A function beside a misbehaving one.
     Neighbours,
+    /// A tenant within its quotas beside a tenant that attacks.
+    Tenants,
     /// One function in every language.
     Languages,
     /// A cluster of three nodes compared with the simulator.
@@ -99,6 +101,7 @@ impl fmt::Display for Suite {
             Self::Serving => "serving",
             Self::Coldstart => "coldstart",
             Self::Neighbours => "neighbours",
+            Self::Tenants => "tenants",
             Self::Languages => "languages",
             Self::Cluster => "cluster",
             Self::Batching => "batching",

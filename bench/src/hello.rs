@@ -1,13 +1,14 @@
 //! Requests that only run a fresh sandbox.
 
 use crate::args::Args;
+use crate::collector::Collector;
 use crate::contender::{Contender, Results, compare, connections};
 use crate::load::{CONNECTIONS, LoadSpec, Sample};
 use crate::report::{Section, TextTable};
 use crate::server::ServerProcess;
 use crate::stats::Spread;
 use crate::weir::{Spans, Weir};
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use std::path::Path;
 use std::process::Command;
 
@@ -16,7 +17,8 @@ const LOOP: &str = "bare loop, same limits";
 const SERVE: &str = "wasmtime serve";
 const TUNED: &str = "wasmtime serve, tuned";
 const WEIR: &str = "Weir";
-const SPANS: &str = "Weir, spans of every request";
+const LOGGED: &str = "Weir, spans of every request";
+const EXPORTED: &str = "Weir, spans of every request exported";
 
 /// Flags that make `wasmtime serve` fastest.
 const TUNED_FLAGS: &str = "-Opooling-allocator=y,pooling-memory-keep-resident=2097152,pooling-table-keep-resident=65536,\
@@ -26,6 +28,7 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
     let scratch = tempfile::tempdir()?;
     let component = args.functions.join("hello.wasm");
     let load = LoadSpec::new(scratch.path(), None, args.seconds())?;
+    let collector = Collector::start()?;
     let weir = Weir::new(args, scratch.path())?;
     let bytes = std::fs::read(&component).with_context(|| format!("cannot read {}", component.display()))?;
     weir.start(Spans::Off)?.put("/v1/functions/hello", &bytes)?;
@@ -48,9 +51,13 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
         Contender::server(SERVE, &load, "/", || start(wasmtime, &serve, Some(&component))),
         Contender::server(TUNED, &load, "/", || start(wasmtime, &tuned, Some(&component))),
         Contender::server(WEIR, &load, "/fn/hello/", || Ok(weir.start(Spans::Off)?.server)),
-        Contender::server(SPANS, &load, "/fn/hello/", || Ok(weir.start(Spans::On)?.server)),
+        Contender::server(LOGGED, &load, "/fn/hello/", || Ok(weir.start(Spans::Logged)?.server)),
+        Contender::server(EXPORTED, &load, "/fn/hello/", || {
+            Ok(weir.start(Spans::Exported(&collector))?.server)
+        }),
     ];
     let results = compare(&contenders, args.rounds())?;
+    ensure!(collector.received_bytes() > 0, "the node exported no spans");
     Ok(Section {
         key: "hello",
         notes: vec![others(&results)],
@@ -140,8 +147,11 @@ fn goals(results: &Results) -> TextTable {
         // One connection measures latency, not throughput.
         (c > 1).then(|| results.ratio(WEIR, SERVE, c, throughput)).flatten()
     });
-    row("CPU per request with spans of every request, over none", "", "", &|c| {
-        results.ratio(SPANS, WEIR, c, cpu)
+    row("CPU per request with spans of every request logged, over none", "", "", &|c| {
+        results.ratio(LOGGED, WEIR, c, cpu)
+    });
+    row("CPU per request with spans of every request exported, over none", "1.15x", "", &|c| {
+        results.ratio(EXPORTED, WEIR, c, cpu)
     });
     table
 }

@@ -2,13 +2,16 @@
 //!
 //! `cargo xtask bench` provides the programs and runs this. In order of the data flow: [`args`]
 //! selects the suites; [`contender`] interleaves the rounds; [`server`] starts a program, [`load`]
-//! puts it under load with wrk, and [`process`] reads its resource use; [`protocol`] encodes
-//! inference requests; [`interrupt`] handles Ctrl-C. The suites are [`hello`], [`inference`],
-//! [`serving`], [`coldstart`], [`neighbours`], [`languages`], [`cluster`], [`faults`],
+//! puts it under load with wrk and [`arrivals`] at random times, [`collector`] receives its traces,
+//! and [`process`] reads its resource use; [`protocol`] encodes inference requests; [`interrupt`]
+//! handles Ctrl-C. The suites are [`hello`], [`inference`],
+//! [`serving`], [`coldstart`], [`neighbours`], [`tenants`], [`languages`], [`cluster`], [`faults`],
 //! [`batching`], [`workflows`], [`overload`], [`calls`] and [`isolation`]. [`report`] prints the
 //! results and writes them into the documentation.
 
 mod args;
+mod arrivals;
+mod collector;
 mod contender;
 mod interrupt;
 mod load;
@@ -31,6 +34,7 @@ mod languages;
 mod neighbours;
 mod overload;
 mod serving;
+mod tenants;
 mod workflows;
 
 mod report;
@@ -68,6 +72,7 @@ fn run(args: &Args) -> Result<()> {
             Suite::Serving => serving::run(args),
             Suite::Coldstart => coldstart::run(args),
             Suite::Neighbours => neighbours::run(args),
+            Suite::Tenants => tenants::run(args),
             Suite::Languages => languages::run(args),
             Suite::Cluster => cluster::run(args),
             Suite::Batching => batching::run(args),

@@ -20,10 +20,10 @@ const CONNECTIONS: u32 = 8;
 const CALLERS: usize = 8;
 /// Limits of the misbehaving function: the defaults with shorter times, so that a measurement
 /// covers many calls.
-const LIMITS: &str = "limits.cpu_time_ms=200&limits.deadline_ms=500";
+pub(crate) const LIMITS: &str = "limits.cpu_time_ms=200&limits.deadline_ms=500";
 const ALONE: &str = "nothing";
 /// Misbehaviours, with the path that causes each.
-const MISDEEDS: [(&str, &str); 10] = [
+pub(crate) const MISDEEDS: [(&str, &str); 10] = [
     ("computes without end", "/spin"),
     ("waits without end", "/sleep"),
     ("hoards memory", "/hoard"),
@@ -112,7 +112,7 @@ fn misbehave(node: &BenchNode, what: &'static str, path: &str, book: &Book) -> R
 }
 
 /// Status and error code, or a note that the response was broken off.
-fn ending(answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> String {
+pub(crate) fn ending(answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> String {
     let Ok(mut answer) = answer else { return "no answer".to_owned() };
     let code = answer.headers().get("weir-error").and_then(|code| code.to_str().ok()).unwrap_or_default();
     let ending = format!("{} {code}", answer.status().as_u16()).trim_end().to_owned();
@@ -164,13 +164,13 @@ fn table(results: &Results, book: &BTreeMap<&'static str, Notes>) -> TextTable {
 }
 
 /// Repeats a task on its own thread until dropped.
-struct Repeat {
+pub(crate) struct Repeat {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Repeat {
-    fn spawn(work: impl Fn() + Send + 'static) -> Result<Self> {
+    pub(crate) fn spawn(work: impl Fn() + Send + 'static) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let repeat = move || {

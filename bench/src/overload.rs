@@ -1,6 +1,7 @@
 //! Load at twice a device's capacity, with and without a service level objective.
 
 use crate::args::Args;
+use crate::arrivals;
 use crate::report::{Section, TextTable};
 use crate::stats::{Spread, quantile};
 use crate::weir::{BenchNode, Spans, Weir, agent};
@@ -98,7 +99,7 @@ fn round(node: &BenchNode, path: &str, seed: u64, measured: Duration) -> Result<
         Ok((status == 200, began.elapsed().as_secs_f64() * 1e3))
     };
     let began = Instant::now() + Duration::from_millis(100);
-    let arrivals = arrivals(seed, LOAD * 1e3 / f64::from(RUN_TIME_MS), measured);
+    let arrivals = arrivals::poisson(seed, LOAD * 1e3 / f64::from(RUN_TIME_MS), measured);
     let answers: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = arrivals.iter().map(|after| scope.spawn(|| ask(began + *after))).collect();
         let lost = |_| Err(anyhow!("a thread panicked"));
@@ -106,23 +107,6 @@ fn round(node: &BenchNode, path: &str, seed: u64, measured: Duration) -> Result<
     })?;
     let of = |wanted: bool| answers.iter().filter(|(ok, _)| *ok == wanted).map(|(_, ms)| *ms).collect();
     Ok(Round { offered: arrivals.len(), answered_ms: of(true), refused_ms: of(false) })
-}
-
-/// Arrival times of a Poisson process.
-fn arrivals(seed: u64, rate_per_s: f64, measured: Duration) -> Vec<Duration> {
-    let mut state = seed.wrapping_mul(2).wrapping_add(1);
-    let mut at_s = 0.0;
-    let mut all = Vec::new();
-    loop {
-        // Knuth's 64-bit linear congruential generator; only the upper bits are used.
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let uniform = ((state >> 11) as f64 + 1.0) / (1_u64 << 53) as f64;
-        at_s -= uniform.ln() / rate_per_s;
-        if at_s >= measured.as_secs_f64() {
-            return all;
-        }
-        all.push(Duration::from_secs_f64(at_s));
-    }
 }
 
 fn row(way: &str, rounds: &[Round], measured: Duration) -> Result<Vec<String>> {
@@ -152,16 +136,4 @@ fn row(way: &str, rounds: &[Round], measured: Duration) -> Result<Vec<String>> {
         at(&refused, 0.99),
         at(&answered, 0.99),
     ])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn arrivals_have_the_requested_rate() {
-        let arrivals = arrivals(7, 40.0, Duration::from_secs(100));
-        assert!((3_800..4_200).contains(&arrivals.len()), "{}", arrivals.len());
-        assert!(arrivals.is_sorted());
-    }
 }

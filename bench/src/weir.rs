@@ -1,13 +1,19 @@
 //! Weir node under measurement: start, deployments and metrics.
 
 use crate::args::Args;
+use crate::collector::Collector;
 use crate::protocol::BinaryRequest;
 use crate::server::ServerProcess;
 use anyhow::{Context as _, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use ureq::Agent;
+use ureq::config::ConfigBuilder;
+use ureq::http::header::AUTHORIZATION;
+use ureq::http::{HeaderValue, Request};
+use ureq::middleware::MiddlewareNext;
+use ureq::typestate::AgentScope;
+use ureq::{Agent, SendBody};
 
 /// Starts nodes on one data folder.
 pub(crate) struct Weir<'a> {
@@ -17,12 +23,32 @@ pub(crate) struct Weir<'a> {
 }
 
 /// Sampling of traces.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Spans {
+#[derive(Clone, Copy)]
+pub(crate) enum Spans<'a> {
     /// No traces.
     Off,
-    /// All invocations.
-    On,
+    /// The default.
+    Default,
+    /// All invocations, as log lines.
+    Logged,
+    /// All invocations, exported over OTLP.
+    Exported(&'a Collector),
+}
+
+impl Spans<'_> {
+    fn settings(self) -> Vec<String> {
+        let ratio = |ratio: u32| format!("traces.sample_ratio={ratio}");
+        match self {
+            Self::Off => vec![ratio(0)],
+            Self::Default => Vec::new(),
+            Self::Logged => vec![ratio(1)],
+            Self::Exported(collector) => vec![
+                ratio(1),
+                format!("traces.otlp.endpoint={}", collector.url()),
+                "traces.otlp.protocol=http/protobuf".to_owned(),
+            ],
+        }
+    }
 }
 
 impl<'a> Weir<'a> {
@@ -40,24 +66,16 @@ impl<'a> Weir<'a> {
     }
 
     /// Starts a node with the deployments of earlier nodes.
-    pub(crate) fn start(&self, spans: Spans) -> Result<BenchNode> {
+    pub(crate) fn start(&self, spans: Spans<'_>) -> Result<BenchNode> {
         let mut command = Command::new(&self.args.weir);
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("WEIR_") {
                 command.env_remove(name);
             }
         }
-        let ratio = if spans == Spans::On { 1 } else { 0 };
         command
-            .args([
-                "up",
-                "--no-deploy",
-                "--listen",
-                "127.0.0.1:0",
-                "--set",
-                &format!("traces.sample_ratio={ratio}"),
-            ])
-            .args(self.settings.iter().flat_map(|setting| ["--set", setting]))
+            .args(["up", "--no-deploy", "--listen", "127.0.0.1:0"])
+            .args(spans.settings().iter().chain(&self.settings).flat_map(|setting| ["--set", setting]))
             .arg("--onnxruntime")
             .arg(&self.args.onnxruntime)
             .arg("--data")
@@ -70,11 +88,21 @@ impl<'a> Weir<'a> {
 
 /// HTTP client that returns responses of any status.
 pub(crate) fn agent() -> Agent {
-    Agent::config_builder()
-        .http_status_as_error(false)
-        .timeout_global(Some(Duration::from_secs(600)))
-        .build()
-        .into()
+    config().build().into()
+}
+
+/// [`agent`] that sends a tenant's token.
+pub(crate) fn agent_with_token(token: &str) -> Result<Agent> {
+    let value = HeaderValue::from_str(&format!("Bearer {token}"))?;
+    let authorize = move |mut request: Request<SendBody<'_>>, next: MiddlewareNext<'_>| {
+        request.headers_mut().insert(AUTHORIZATION, value.clone());
+        next.handle(request)
+    };
+    Ok(config().middleware(authorize).build().into())
+}
+
+fn config() -> ConfigBuilder<AgentScope> {
+    Agent::config_builder().http_status_as_error(false).timeout_global(Some(Duration::from_secs(600)))
 }
 
 /// Running node.
@@ -84,6 +112,11 @@ pub(crate) struct BenchNode {
 }
 
 impl BenchNode {
+    /// The node as a client with the token of a tenant.
+    pub(crate) fn with_token(self, token: &str) -> Result<Self> {
+        Ok(Self { agent: agent_with_token(token)?, ..self })
+    }
+
     /// Deploys or pushes to `path`, which includes the manifest. Returns the response body.
     pub(crate) fn put(&self, path: &str, bytes: &[u8]) -> Result<Vec<u8>> {
         read(self.agent.put(self.server.url(path)).send(bytes), path)

@@ -32,7 +32,7 @@ use weir_cluster::Participation;
 use weir_control::response_cache::ResponseCache;
 use weir_device::Arena;
 use weir_dispatch::intermediates::Intermediates;
-use weir_dispatch::{Dispatch, InstanceLimits, InstanceSlots};
+use weir_dispatch::{Dispatch, GuestThreads, InstanceLimits, InstanceSlots};
 use weir_gateway::{
     Access, Gateway, GivenIds, NodeState, PageGuard, PagesConfig, Permits, RequestConfig, RequestTracking,
     Server, Shutdown, Tokens,
@@ -76,7 +76,7 @@ impl Node {
     pub async fn start(config: NodeConfig) -> anyhow::Result<Self> {
         let runtimes = Runtimes::start(&config)?;
         let gateway = runtimes.gateway.handle().clone();
-        let guests = runtimes.guests.handle().clone();
+        let guests = runtimes.guest_threads();
         let started = gateway.spawn(start(config, guests)).await;
         match started.context("the node failed while it started").and_then(|started| started) {
             Ok(Started { config, state, tls, storage, listener, begin, participation, exporter }) => {
@@ -244,7 +244,7 @@ async fn tokens(config: &NodeConfig) -> anyhow::Result<Tokens> {
     tokens.with_provider(provider)
 }
 
-async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Result<Started> {
+async fn start(config: NodeConfig, guests: GuestThreads) -> anyhow::Result<Started> {
     let tokens = tokens(&config).await?;
     let scheduler = config.scheduler_setup()?;
     // The lock of the data folder comes first: it detects another node on the same folder before

@@ -42,8 +42,8 @@ pub(crate) struct BenchArgs {
     /// Seconds per measurement
     #[arg(long, default_value_t = 3)]
     seconds: u32,
-    /// Suites to run: hello, inference, serving, coldstart, neighbours, languages, cluster, faults,
-    /// batching, workflows, overload, calls, isolation [default: all]
+    /// Suites to run: hello, inference, serving, coldstart, neighbours, tenants, languages, cluster,
+    /// faults, batching, workflows, overload, calls, isolation [default: all]
     #[arg(long, value_delimiter = ',', value_name = "SUITES")]
     only: Vec<String>,
     /// Run one round of one second with few restarts, as a smoke test; the results are meaningless

@@ -23,7 +23,7 @@ const VARIED: usize = 2;
 /// Requests for one model, all with the same shapes.
 pub(crate) struct Questions {
     pub(crate) model: &'static str,
-    requests: [BinaryRequest; QUESTIONS],
+    pub(crate) requests: [BinaryRequest; QUESTIONS],
     tensor_bytes: [usize; 2],
 }
 

@@ -12,6 +12,7 @@ mod admission;
 mod call;
 mod forwarder;
 mod function;
+mod guest_threads;
 mod inference;
 mod job;
 mod outgoing;
@@ -26,6 +27,7 @@ mod workflow;
 pub use account::Account;
 pub use call::CallCtx;
 pub use function::HttpRequest;
+pub use guest_threads::GuestThreads;
 pub use inference::ReadyModel;
 pub use job::InferenceJob;
 pub use remote::{EncodedInference, Read, refusal, write_device};
@@ -37,7 +39,6 @@ pub use workflow::Steps;
 use crate::intermediates::Intermediates;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use weir_cluster::{Cluster, Placements};
 use weir_control::models::Models;
@@ -78,7 +79,7 @@ pub struct Dispatch {
     /// Instance slots, shared by all functions.
     pub slots: Arc<InstanceSlots>,
     /// The guest threads.
-    pub guests: Handle,
+    pub guests: GuestThreads,
     /// Decodes images for functions.
     pub images: Arc<ImageDecoder>,
     /// Recompiles components whose artefact this node cannot use.

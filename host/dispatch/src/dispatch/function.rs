@@ -20,7 +20,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
-use tokio_util::task::AbortOnDropHandle;
 use weir_call::{Fault, until};
 use weir_cluster::{ForwardedCall, LocalPlacement, Placement};
 use weir_control::registry::{DeployedFunction, FunctionRecord};
@@ -138,7 +137,7 @@ impl Dispatch {
         let run = Box::pin(finish(sandbox, guest_call, permits, self.slots.clone(), account));
         // Tensor functions compute, so they start on a guest thread.
         let started = Instant::now();
-        let report = AbortOnDropHandle::new(self.guests.spawn(run)).await.map_err(|panic| panicked(&panic));
+        let report = self.guests.run(run, function.account.usage()).await.map_err(|panic| panicked(&panic));
         let fault = report.map_or_else(Some, |report| report.fault);
         match (fault, receiver.await) {
             (None, Ok(outputs)) => Ok(Completion {
@@ -337,11 +336,11 @@ impl Dispatch {
         let report = match first {
             First::Ended(report) => Ok(report),
             First::Answered(response) => {
-                let rest = AbortOnDropHandle::new(self.guests.spawn(run));
+                let rest = self.guests.run(run, outgoing.account.usage());
                 return outgoing.send(response, Some(rest)).await;
             }
             First::Spent => {
-                let mut rest = AbortOnDropHandle::new(self.guests.spawn(run));
+                let mut rest = self.guests.run(run, outgoing.account.usage());
                 tokio::select! {
                     biased;
                     Ok(response) = &mut receiver => return outgoing.send(response, Some(rest)).await,

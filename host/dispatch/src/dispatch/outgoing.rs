@@ -1,6 +1,7 @@
 //! A guest's response on its way to the client, with its size limit and accounting.
 
 use super::Account;
+use super::GuestThreads;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
@@ -11,7 +12,6 @@ use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use std::convert::Infallible;
 use std::sync::Arc;
-use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
 use weir_call::Fault;
 use weir_call::body::{BodyOverrun, Guarded};
@@ -22,7 +22,7 @@ use weir_types::ErrorCode;
 
 /// The terms under which a response is sent.
 pub(super) struct Outgoing<'a> {
-    pub(super) guests: &'a Handle,
+    pub(super) guests: &'a GuestThreads,
     pub(super) account: &'a Arc<Account>,
     pub(super) log: Arc<OutputSink>,
     pub(super) bytes_max: u64,
