@@ -13,6 +13,9 @@ pub use invocations::{
     InvocationResponse, InvocationStatus,
 };
 
+mod calls;
+pub use calls::{CallKind, CallSpan, CallTimeline, RecentCall, RecentCallPage};
+
 mod canary;
 pub use canary::{Canary, CanaryReport, VersionCalls};
 

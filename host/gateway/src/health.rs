@@ -52,6 +52,8 @@ Weir runs WebAssembly functions with shared models.
   GET    /v1/invocations/ID/result            its answer
   POST   /v1/invocations/ID/retry             begin a dead one anew (also /cancel)
   GET    /v1/placements/REQUEST_ID            why a call ran where it did: estimates, alternatives and outcome
+  GET    /v1/calls                            recent calls of this node: ?kind=workflow&name=N&outcome=failed&limit=N
+  GET    /v1/calls/REQUEST_ID                 one of them, as a timeline of its phases and steps
   GET    /v1/events                           deploys, faults, evictions, changes of the cluster: ?kind=fault&name=N&since_ms=T&follow=true
   PUT    /v1/triggers/NAME                    send a request on a schedule (GET /v1/triggers lists them; also /run, /pause, /resume; DELETE removes one)
   PUT    /v1/keys/NAME                        create an API key: {\"scopes\": [\"invoke\"]} (GET /v1/keys lists them; DELETE revokes one)

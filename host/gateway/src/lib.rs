@@ -7,6 +7,7 @@ mod auth;
 mod backup;
 mod body;
 mod cached;
+mod calls;
 mod canary;
 mod config;
 mod dashboard;

@@ -18,6 +18,7 @@ pub use metrics::{
     SizeMetrics, SpanDrop, Tally, TextFormat, Times,
 };
 pub use trace::{
-    Attribute, AttributeValue, CallDescription, EndedSpan, Phase, ReservedSpan, Sampler, Span, SpanId,
-    SpanKind, SpanLog, SpanSink, Spanned, Trace, TraceId, TraceParent, Tracer,
+    Attribute, AttributeValue, CallDescription, EndedSpan, Phase, RecentCallLimits, RecentCalls,
+    ReservedSpan, Sampler, Span, SpanId, SpanKind, SpanLog, SpanSink, Spanned, Trace, TraceId, TraceParent,
+    Tracer,
 };
