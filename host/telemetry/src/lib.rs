@@ -13,9 +13,9 @@ pub mod usage;
 
 pub use audit::{AuditConfig, AuditEvent, AuditLog};
 pub use metrics::{
-    AnswerScope, ColdStart, CutCause, DemandTotals, FunctionMetrics, HandshakeFailure, HedgeMetrics,
-    InstanceScope, Metrics, ModelCanaryMetrics, QuotaKind, Retired, SchedulerBacklog, Served, Signal,
-    SizeMetrics, SpanDrop, Tally, TextFormat, Times,
+    AnswerScope, ColdStart, CutCause, DemandTotals, FunctionColdStart, FunctionMetrics, HandshakeFailure,
+    HedgeMetrics, InstanceScope, LoadReason, LoadSource, Metrics, ModelCanaryMetrics, ModelColdStart,
+    QuotaKind, Retired, SchedulerBacklog, Served, Signal, SizeMetrics, SpanDrop, Tally, TextFormat, Times,
 };
 pub use trace::{
     Attribute, AttributeValue, CallDescription, EndedSpan, Phase, RecentCallLimits, RecentCalls,

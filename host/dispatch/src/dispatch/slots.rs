@@ -23,7 +23,7 @@ use weir_control::registry::DeployedFunction;
 use weir_control::secrets::GrantedSecrets;
 use weir_sandbox::instance::Instance;
 use weir_sandbox::{SecretEnv, TenantMemory};
-use weir_telemetry::{InstanceScope, Metrics, QuotaKind, Retired};
+use weir_telemetry::{FunctionColdStart, InstanceScope, Metrics, QuotaKind, Retired};
 use weir_types::{ErrorCode, TenantId};
 
 /// The instance slots of a node.
@@ -101,6 +101,14 @@ impl InstanceSlots {
         self.make_room(deployment, &memory)?;
         let permit = self.permit(&share, may_wait).await?;
         deployment.metrics.instance(true);
+        if deployment.manifest.reuse.is_some() {
+            // The call itself runs as well.
+            let is_scaled_out = deployment.gate.running() > 1;
+            deployment.metrics.cold_start(match is_scaled_out {
+                true => FunctionColdStart::ScaledOut,
+                false => FunctionColdStart::Instance,
+            });
+        }
         Ok(InstanceSlot { idle: None, secrets, env: SecretEnv::default(), permit, memory })
     }
 
