@@ -40,6 +40,9 @@ pub use triggers::{
 mod capacity;
 pub use capacity::{ModelCapacity, ProfileEvent, ProfileRequest};
 
+mod tenants;
+pub use tenants::{QuotaScope, QuotaUsage, TenantPage, TenantUsage};
+
 mod usage;
 pub use usage::{DeviceUsage, Usage, UsageRow};
 

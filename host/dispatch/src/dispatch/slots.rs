@@ -238,6 +238,24 @@ impl InstanceSlots {
         self.turns.turn(tenant).await
     }
 
+    /// Live instances of a tenant, idle ones included, and their limit. `is_alone`: whether all
+    /// instances of the node are the tenant's. The number is `None` if the tenant may have all
+    /// instances of the node, because they are not counted by tenant then.
+    pub fn usage(&self, tenant: &TenantId, is_alone: bool) -> (Option<u64>, u64) {
+        let share = self.shares.tenant(tenant);
+        let max = u64::from(share.instances_max);
+        let free = match &share.permits {
+            Some(permits) => Some(permits.available_permits()),
+            None => is_alone.then(|| self.turns.free()),
+        };
+        (free.map(|free| max.saturating_sub(free as u64)), max)
+    }
+
+    /// Used and allowed memory of the instances of a tenant.
+    pub fn memory(&self, tenant: &TenantId) -> (u64, u64) {
+        self.shares.tenant(tenant).memory.usage()
+    }
+
     /// The reason why a call of `tenant` has waited for too long, if the tenant has all instances of
     /// its share. Counts the call.
     pub fn share_used_up(&self, tenant: &TenantId) -> Option<String> {
