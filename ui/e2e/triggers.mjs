@@ -58,7 +58,7 @@ export async function triggersAreManaged() {
 
     await ping.getByRole('button', { name: 'Pause ping' }).click();
     await ping.getByRole('button', { name: 'Yes' }).click();
-    await ping.getByText('paused').waitFor();
+    await ping.getByText('paused', { exact: true }).waitFor();
     assert.equal((await triggerOf(page, 'ping')).spec.enabled, false);
     await ping.getByRole('button', { name: 'Resume ping' }).click();
     await ping.getByRole('button', { name: 'Yes' }).click();

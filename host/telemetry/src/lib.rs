@@ -4,7 +4,7 @@ mod device_report;
 pub mod events;
 pub mod gpus;
 pub mod logs;
-pub use device_report::DeviceReport;
+pub use device_report::{DeviceMemory, DeviceReport};
 
 mod audit;
 mod metrics;

@@ -43,7 +43,7 @@ export function useCall() {
 
 async function answerOf(path: string, init: RequestInit): Promise<Answer> {
   const headers = new Headers(init.headers);
-  // Asks for the placement, which tells whether there is one to link to.
+  // Asks the node to keep the timeline, and for the placement.
   headers.set('weir-explain', '1');
   const from = performance.now();
   const response = await send(path, { ...init, headers });
@@ -81,10 +81,10 @@ export function AnswerView(props: { answer: Answer | undefined; error: Error | u
           {answer.requestId !== undefined && (
             <p>
               Request <span class="mono">{answer.requestId}</span>
-              {answer.isPlaced && (
+              {answer.invocation === undefined && (
                 <>
                   {' – '}
-                  <a href={link('requests', answer.requestId)}>Show its placement</a>
+                  <a href={link('requests', answer.requestId)}>{answer.isPlaced ? 'Show its timeline and placement' : 'Show its timeline'}</a>
                 </>
               )}
             </p>

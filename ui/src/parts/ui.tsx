@@ -124,18 +124,6 @@ export function Facts(props: { facts: [string, ComponentChildren][] }) {
   );
 }
 
-export function MemoryBar(props: { label: string; used: number; capacity: number; text: string }) {
-  const share = props.capacity > 0 ? Math.min(1, props.used / props.capacity) : 0;
-  return (
-    <div class="memory">
-      <meter aria-label={props.label} min={0} max={1} value={share}>
-        {Math.round(share * 100)} %
-      </meter>
-      <span>{props.text}</span>
-    </div>
-  );
-}
-
 export function Badge(props: { kind: 'good' | 'bad' | 'busy' | 'plain'; children: ComponentChildren }) {
   return <span class={`badge ${props.kind}`}>{props.children}</span>;
 }
