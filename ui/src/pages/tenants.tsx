@@ -63,7 +63,7 @@ function Quotas({ usage }: { usage: TenantUsage }) {
       title={`Quotas of ${usage.tenant}`}
       note="Quotas of a node count on this node only; quotas of the cluster count on all nodes together. Full quotas refuse requests, or make them wait."
     >
-      <Table label={`Use of the quotas of ${usage.tenant}`} head={['Quota', 'Used', 'Limit', 'Used part', 'Counts', 'Setting']}>
+      <Table label={`Use of the quotas of ${usage.tenant}`} head={['Quota', 'Used part', 'Used', 'Limit', 'Counts', 'Setting']}>
         {usage.quotas.map((quota) => (
           <Row key={quota.setting} quota={quota} />
         ))}
@@ -78,8 +78,6 @@ function Row({ quota }: { quota: QuotaUsage }) {
   return (
     <tr>
       <th scope="row">{quotaName(setting)}</th>
-      <td class="number">{used === undefined ? 'not counted' : quotaValue(setting, used)}</td>
-      <td class="number">{max === undefined ? 'none' : quotaValue(setting, max)}</td>
       <td class="quota">
         {share === undefined ? (
           '–'
@@ -90,6 +88,8 @@ function Row({ quota }: { quota: QuotaUsage }) {
           </>
         )}
       </td>
+      <td class="number">{used === undefined ? 'not counted' : quotaValue(setting, used)}</td>
+      <td class="number">{max === undefined ? 'none' : quotaValue(setting, max)}</td>
       <td>{scope === 'node' ? 'this node' : 'cluster'}</td>
       <td class="mono">{setting}</td>
     </tr>

@@ -3,6 +3,7 @@
 import type { ComponentChildren } from 'preact';
 import { useEffect, useId, useRef, useState } from 'preact/hooks';
 import { ApiError } from '../api';
+import { holdUpdates } from '../hold';
 import { asError } from '../hooks';
 import { link } from '../router';
 
@@ -144,6 +145,8 @@ export function ConfirmedButton(props: { label: string; name?: string; question:
     if (state === 'asking') no.current?.focus();
     else if (wasAsked.current && document.activeElement === document.body) first.current?.focus();
     wasAsked.current = state !== 'idle';
+    // The question stays where it is until it is answered.
+    return state === 'asking' ? holdUpdates() : undefined;
   }, [state]);
   const run = async (): Promise<void> => {
     setState('running');
