@@ -27,13 +27,16 @@ async fn first_load_and_reload_after_an_eviction_are_counted_apart() {
         .await;
     for name in ["a", "b"] {
         node.push_model(name, 1, fake()).await;
+        node.deploy_with(&format!("infer-{name}"), &format!("models={name}"), function("infer")).await;
     }
-    node.deploy_with("infer", "models=a,b", function("infer")).await;
     for name in ["a", "a", "b", "a"] {
-        node.post(&format!("/fn/infer/{name}?shape=1,1"), 1_f32.to_le_bytes().to_vec()).await.ok();
+        node.post(&format!("/fn/infer-{name}/{name}?shape=1,1"), 1_f32.to_le_bytes().to_vec()).await.ok();
     }
-    assert_eq!(of_function(&node, "infer", "model").await, 2.0);
-    assert_eq!(of_function(&node, "infer", "model-evicted").await, 1.0);
+    for (name, cause, count) in
+        [("infer-a", "model", 1.0), ("infer-a", "model-evicted", 1.0), ("infer-b", "model", 1.0)]
+    {
+        assert_eq!(of_function(&node, name, cause).await, count, "{name}: {cause}");
+    }
     let of_model = async |labels: &str| node.metric("weir_model_cold_starts_total", labels).await;
     assert_eq!(of_model("model=\"a\",version=\"1\",cause=\"model\",").await, 1.0);
     assert_eq!(of_model("model=\"a\",version=\"1\",cause=\"model-evicted\",").await, 1.0);
@@ -45,9 +48,9 @@ async fn first_load_and_reload_after_an_eviction_are_counted_apart() {
     let models: Vec<_> = memory.models.iter().map(|model| (model.model.as_str(), model.bytes)).collect();
     assert_eq!((models, memory.other_models_bytes, memory.free_bytes), (vec![("a:1", 1_000)], 0, 500));
 
-    node.delete("/v1/functions/infer").await.ok();
+    node.delete("/v1/functions/infer-a").await.ok();
     eventually("the series of the deleted function to end", async || {
-        (node.metric("weir_function_cold_starts_total", "function=\"infer\"").await == 0.0).then_some(())
+        (node.metric("weir_function_cold_starts_total", "function=\"infer-a\"").await == 0.0).then_some(())
     })
     .await;
 }
