@@ -113,6 +113,20 @@ impl Arena {
         self.node.shares.as_ref().map(TenantShares::used_bytes).unwrap_or_default()
     }
 
+    /// Bytes that buffers of `tenant` hold, and their limit. `is_alone`: whether all buffers of the
+    /// arena are the tenant's. The bytes are `None` if the tenant may have the whole arena, because
+    /// they are not counted by tenant then.
+    #[must_use]
+    pub fn tenant_usage(&self, tenant: &TenantId, is_alone: bool) -> (Option<u64>, u64) {
+        match self.tenant(tenant).share {
+            Some(share) => {
+                let (used, max) = share.usage();
+                (Some(used), max)
+            }
+            None => (is_alone.then(|| self.used_bytes()), self.bytes_max()),
+        }
+    }
+
     /// Allocates large blocks (64 KiB and more) in shared memory from now on. Returns a read-only
     /// file that another process can map.
     ///

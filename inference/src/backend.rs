@@ -85,9 +85,15 @@ pub trait Backend: Send + Sync + 'static {
     }
 
     /// Memory that runs allocated for intermediate tensors and have not returned since, where
-    /// known. Blocks; called on the loader thread.
+    /// known. Blocks; called from any thread.
     fn run_memory_bytes(&self) -> u64 {
         0
+    }
+
+    /// Memory that the backend has taken from the device for models, runs and tensors together;
+    /// `None` where only models are accounted for. Does not block.
+    fn pool_bytes(&self) -> Option<u64> {
+        None
     }
 
     /// Returns the freed memory of unloaded models to the system. Blocks; called on the loader

@@ -51,7 +51,7 @@ use reload::Reloads;
 use residency::Residency;
 use resident::Resident;
 use run::ModelRun;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::futures::Notified;
@@ -276,6 +276,17 @@ impl ModelCache {
     pub fn used_bytes(&self) -> u64 {
         let state = self.shared.state.lock();
         state.entries.values().map(CacheEntry::footprint).collect::<CombinedSize>().bytes()
+    }
+
+    /// Bytes that each resident model is charged for now, sorted by model: parts that several models
+    /// share are divided among them, and models with the same id are added up.
+    #[must_use]
+    pub fn charged_bytes(&self) -> BTreeMap<ModelId, u64> {
+        let mut charged = BTreeMap::new();
+        for (key, bytes) in self.shared.state.lock().residency.charged() {
+            *charged.entry(key.id.clone()).or_default() += bytes;
+        }
+        charged
     }
 
     /// Brings the memory meters of the resident models up to date. Otherwise they are updated only

@@ -136,6 +136,19 @@ async fn page_asks_for_the_token_and_forgets_it() {
 }
 
 #[tokio::test]
+async fn operator_sees_the_quotas_of_all_tenants() {
+    const OPERATOR: &str = "operator-0123456789";
+    let node = TestNode::builder()
+        .tokens(&["acme-token-0123456789 acme", "other-token-0123456789 other", "operator-0123456789 *"])
+        .set("tenants.other.names_max", 2)
+        .start()
+        .await;
+    let Some(browser) = Browser::find(&node).await else { return };
+    node.with_token("other-token-0123456789").deploy("hello", function("hello")).await;
+    browser.run("operator", &node, json!({"token": OPERATOR})).await;
+}
+
+#[tokio::test]
 async fn dashboard_needs_no_token_and_allows_no_frames() {
     let node = TestNode::builder().tokens(&["0123456789abcdef"]).start().await;
     for path in ["/ui", "/ui/"] {

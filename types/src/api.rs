@@ -13,6 +13,9 @@ pub use invocations::{
     InvocationResponse, InvocationStatus,
 };
 
+mod calls;
+pub use calls::{CallKind, CallSpan, CallTimeline, RecentCall, RecentCallPage};
+
 mod canary;
 pub use canary::{Canary, CanaryReport, VersionCalls};
 
@@ -36,6 +39,9 @@ pub use triggers::{
 
 mod capacity;
 pub use capacity::{ModelCapacity, ProfileEvent, ProfileRequest};
+
+mod tenants;
+pub use tenants::{QuotaScope, QuotaUsage, TenantPage, TenantUsage};
 
 mod usage;
 pub use usage::{DeviceUsage, Usage, UsageRow};
@@ -465,7 +471,35 @@ pub struct DeviceStatus {
     pub used_bytes: u64,
     /// Resident models, as `name:version`.
     pub resident: Vec<String>,
+    /// Use of the memory; `None` from nodes of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryMap>,
     /// Reason of a device loss. While the device is lost, the scheduler places no work on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<String>,
+}
+
+/// Use of a device's memory. Part of [`DeviceStatus`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryMap {
+    /// The tenant's resident models. Weights that several models share are divided among them.
+    pub models: Vec<ModelBytes>,
+    /// Memory of models that are loaded or unloaded now, and of models of other tenants.
+    pub other_models_bytes: u64,
+    /// Tensors that runs have left on the device for later runs.
+    pub intermediates_bytes: u64,
+    /// Memory that runs hold for their intermediate results, in addition to the memory for models. Up
+    /// to a few seconds old.
+    pub workspace_bytes: u64,
+    /// Free memory for models.
+    pub free_bytes: u64,
+}
+
+/// Memory of a model. Part of [`MemoryMap`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelBytes {
+    /// The model, as `name:version`.
+    pub model: String,
+    /// Its bytes.
+    pub bytes: u64,
 }

@@ -5,21 +5,21 @@
 //   screenshots  folder for the screenshots
 //   suite        one of `SUITES` below
 //   nodes        with `cluster`: ids of the nodes
-//   token        with `tokens` and `scopes`: a token of the node
+//   token        with `tokens`, `scopes` and `operator`: a token of the node
 import assert from 'node:assert/strict';
 import { NARROW, WIDE, browser, card, config, inspect, inspectAll, open, visit } from './browser.mjs';
 import * as secrets from './secrets.mjs';
 import * as triggers from './triggers.mjs';
 
-/** Usage of this node. In a cluster, all calls may have run on other nodes. */
+/** Device usage of this node. In a cluster, all calls may have run on other nodes. */
 function usageOf(page) {
-  const used = card(page, 'By device').getByText('cpu');
+  const used = card(page, 'Device usage').getByText('cpu');
   return config.suite === 'cluster' ? used.or(page.getByText('No device of this node was used yet')) : used;
 }
 
 /** Pages of a node with functions, models, a workflow, a trigger of the workflow, and invocations. */
 const PAGES = [
-  ['overview', 'overview', 'Overview', (page) => card(page, 'This node').getByText('ready', { exact: true })],
+  ['overview', 'overview', 'Overview', (page) => page.getByRole('img', { name: /^Memory of cpu: / })],
   ['functions', 'functions', 'Functions', (page) => page.getByRole('link', { name: 'classify-digits' })],
   ['function', 'functions/classify-digits', 'classify-digits', (page) => card(page, 'Versions').first().getByText('active')],
   ['models', 'models', 'Models', (page) => page.getByRole('link', { name: 'digits', exact: true })],
@@ -29,7 +29,7 @@ const PAGES = [
   ['triggers', 'triggers', 'Triggers', (page) => page.locator('a[href="#/workflows/cascade"]')],
   ['invocations', 'invocations', 'Invocations', (page) => page.getByText('done', { exact: true }).nth(1)],
   ['events', 'events', 'Events', (page) => card(page, 'Latest events').getByText('deployed', { exact: true }).nth(1)],
-  ['usage', 'usage', 'Usage', usageOf],
+  ['tenants', 'tenants', 'Tenants', usageOf],
 ];
 
 const everyPage = () => inspectAll(PAGES);
@@ -63,15 +63,17 @@ async function functionsAreCalled() {
     assert.match(await call.getByLabel('Headers of the response').textContent(), /^weir-request-id: /m);
     await inspect(page, 'function-called');
 
-    await call.getByRole('link', { name: 'Show its placement' }).click();
-    await page.getByRole('heading', { level: 1, name: 'Placement of a call' }).waitFor();
+    await call.getByRole('link', { name: 'Show its timeline and placement' }).click();
+    await page.getByRole('heading', { level: 1, name: 'Call', exact: true }).waitFor();
+    const phases = page.getByRole('region', { name: 'Timeline of the call' });
+    await phases.getByRole('row', { name: /^whole call 0 s / }).waitFor();
     await page.getByRole('img', { name: /^Estimated: / }).waitFor();
     await page.getByRole('img', { name: /^Actual: .*run / }).waitFor();
     if (config.suite === 'cluster') {
       // The devices of the other two nodes.
       await card(page, 'Alternatives').first().getByRole('row').nth(3).waitFor();
     }
-    await inspect(page, 'placement');
+    await inspect(page, 'call');
 
     await visit(page, 'functions/classify-digits', 'classify-digits');
     await call.getByLabel('Headers').fill('no colon');
@@ -139,17 +141,113 @@ async function invocationsRunLater() {
     await state.getByText('done', { exact: true }).waitFor();
     await page.getByRole('button', { name: 'Show the result' }).click();
     await card(page, 'Result').getByText('200 OK').waitFor();
+    await page.getByRole('region', { name: 'Times of the invocation' }).getByRole('row', { name: /^Attempt / }).waitFor();
+    await page.getByRole('region', { name: 'Timeline of the call' }).getByRole('row', { name: /^run the function / }).waitFor();
+    await card(page, 'Placement').getByText(/no placement/).waitFor();
     await inspect(page, 'invocation');
 
     await visit(page, 'invocations', 'Invocations');
     const list = card(page, 'Asynchronous invocations').first();
     await list.getByLabel('Status').selectOption('dead');
     await list.getByText('No invocation matches').waitFor();
-    await page.getByLabel('Request id').fill('unknown-id');
+    await page.getByLabel('Id', { exact: true }).fill('unknown-id');
     await page.getByRole('button', { name: 'Find' }).click();
     await page.getByText('weir why unknown-id', { exact: true }).waitFor();
     await inspect(page, 'placement-unknown');
   });
+}
+
+async function callsAreSearched() {
+  await open('light', WIDE, async (page) => {
+    const failed = await page.request.get(`${config.url}/fn/misbehave/trap`, { headers: { 'weir-explain': '1' } });
+    const id = failed.headers()['weir-request-id'];
+    await visit(page, 'invocations', 'Invocations');
+    const recent = card(page, 'Recent calls').first();
+    await recent.getByRole('link', { name: id }).waitFor();
+    await recent.getByLabel('Outcome').selectOption('ok');
+    await recent.getByRole('link', { name: 'hello' }).first().waitFor();
+    assert.equal(await recent.getByRole('link', { name: id }).count(), 0, 'a failed call is listed as ok');
+    await recent.getByLabel('Outcome').selectOption('failed');
+    await recent.getByLabel('Name').fill('misbehave');
+    await recent.getByLabel('Name').press('Enter');
+    await recent.getByRole('row', { name: /misbehave function .*guest-trap/ }).first().waitFor();
+    await inspect(page, 'calls-failed');
+    await recent.getByLabel('Kind').selectOption('workflow');
+    await recent.getByText('No call matches').waitFor();
+
+    const find = async (given) => {
+      await page.getByLabel('Id', { exact: true }).fill(given);
+      await page.getByRole('button', { name: 'Find' }).click();
+    };
+    await find(id);
+    await page.getByRole('heading', { level: 1, name: 'Call', exact: true }).waitFor();
+    await card(page, 'Phases').getByText('guest-trap').first().waitFor();
+    const later = await page.request.get(`${config.url}/fn/hello/`, { headers: { prefer: 'respond-async' } });
+    await visit(page, 'invocations', 'Invocations');
+    await find((await later.json()).id);
+    await page.getByRole('heading', { level: 1, name: /^Invocation / }).waitFor();
+  });
+}
+
+/** The calls of the other checks loaded the component and the model once. */
+async function coldStartsHaveCauses() {
+  await open('dark', WIDE, async (page) => {
+    await visit(page, 'functions/classify-digits', 'classify-digits');
+    const starts = page.getByRole('region', { name: 'Cold starts by cause' });
+    await starts.getByRole('row', { name: /^model loaded for the first time (disk|host memory) 1/ }).waitFor();
+    await visit(page, 'models/digits', 'digits');
+    await starts.getByRole('row', { name: /^model loaded for the first time (disk|host memory) 1/ }).waitFor();
+    await visit(page, 'overview', 'Overview');
+    await page.getByRole('img', { name: /^Memory of cpu: .*digits:1 [\d.]+ KiB.*free for models/ }).waitFor();
+  });
+}
+
+async function runsOfWorkflowsHaveTimes() {
+  for (const [scheme, viewport] of [['light', WIDE], ['dark', NARROW]]) {
+    await open(scheme, viewport, async (page) => {
+      await visit(page, 'workflows/cascade', 'cascade');
+      const run = page.getByLabel('Times of a recent run');
+      // The run before sent an invalid body, so that no step ran.
+      const complete = run.locator('option', { hasText: /version 1, [\d.]+ [mµ]?s$/ }).first();
+      await complete.waitFor({ state: 'attached' });
+      await run.selectOption(await complete.getAttribute('value'));
+      const steps = page.getByRole('region', { name: 'Steps of the run' });
+      await steps.getByRole('row', { name: /^prepare .* [\d.]+ [mµ]?s [\d.]+ %/ }).waitFor();
+      await page.getByRole('img', { name: /prepare reads .*, and took [\d.]+ [mµ]?s/ }).waitFor();
+      await inspect(page, `workflow-run-${scheme}`);
+      await page.getByRole('link', { name: 'Show its phases and placement' }).click();
+      const phases = page.getByRole('region', { name: 'Timeline of the call' });
+      await phases.getByRole('row', { name: /^step prepare / }).waitFor();
+      await inspect(page, `workflow-call-${scheme}`);
+    });
+  }
+}
+
+async function quotasAreShown() {
+  await open('light', WIDE, async (page) => {
+    await visit(page, 'tenants', 'Tenants');
+    const quotas = page.getByRole('region', { name: 'Use of the quotas of default' });
+    await quotas.getByRole('row', { name: /^Objects .*0 10,000 / }).waitFor();
+    await quotas.getByRole('row', { name: /^Triggers .*1 200 / }).waitFor();
+    await quotas.getByRole('meter', { name: 'Triggers, used part', exact: true }).waitFor();
+  });
+}
+
+async function operator() {
+  for (const [scheme, viewport] of [['light', WIDE], ['dark', NARROW]]) {
+    await open(scheme, viewport, async (page) => {
+      await visit(page, 'overview', 'Token');
+      await page.getByLabel('Token', { exact: true }).fill(config.token);
+      await page.getByRole('button', { name: 'Use the token' }).click();
+      const all = card(page, 'All tenants').first();
+      await all.getByRole('row', { name: /^acme / }).waitFor();
+      assert.equal(await page.getByRole('link', { name: 'Functions' }).count(), 0, 'the operator has no functions');
+      await all.getByRole('button', { name: 'Show the quotas of other' }).click();
+      const quotas = page.getByRole('region', { name: 'Use of the quotas of other' });
+      await quotas.getByRole('row', { name: /^Functions, models and workflows .*1 2 / }).waitFor();
+      await inspect(page, `operator-${scheme}`);
+    });
+  }
 }
 
 async function keyboardAndColours() {
@@ -207,7 +305,7 @@ async function empty() {
       ['triggers', 'Triggers', 'weir triggers create'],
       ['invocations', 'Invocations', 'prefer: respond-async'],
       ['secrets', 'Secrets', 'weir secrets set'],
-      ['usage', 'Usage', 'weir models push'],
+      ['tenants', 'Tenants', 'weir models push'],
     ]) {
       await visit(page, fragment, heading);
       await page.locator('.command code', { hasText: command }).waitFor();
@@ -224,7 +322,7 @@ async function cluster() {
       await nodes.getByText('dispatcher', { exact: true }).waitFor();
       await nodes.getByText('this node', { exact: true }).waitFor();
       for (const node of config.nodes) {
-        await page.getByRole('meter', { name: 'Memory of cpu' }).first().waitFor();
+        await page.getByRole('img', { name: /^Memory of cpu: / }).first().waitFor();
         await card(page, `Devices of node ${node}`).waitFor();
       }
       await inspect(page, `cluster-${scheme}`);
@@ -240,6 +338,10 @@ const SUITES = {
     functionsAreCalled,
     logsFollowCalls,
     modelsAndWorkflowsRun,
+    runsOfWorkflowsHaveTimes,
+    coldStartsHaveCauses,
+    callsAreSearched,
+    quotasAreShown,
     invocationsRunLater,
     keyboardAndColours,
     versionsAreRolledBack,
@@ -248,6 +350,7 @@ const SUITES = {
   secrets: [secrets.pagesShowSecrets, secrets.valuesAreSet, secrets.fileIsStored, secrets.secretsAreDeleted],
   scopes: [secrets.errorsOfScopesAreShown],
   tokens: [tokens],
+  operator: [operator],
   empty: [empty],
   cluster: [cluster, functionsAreCalled],
 };

@@ -56,9 +56,9 @@ export async function triggersAreManaged() {
     assert.deepEqual((await triggerOf(page, 'ping')).spec.source, { every_ms: 1000 }, 'it was replaced');
     await inspect(page, 'triggers-form');
 
-    await ping.getByRole('button', { name: 'Pause ping' }).click();
+    await rowsStayUnderThePointer(page, ping);
     await ping.getByRole('button', { name: 'Yes' }).click();
-    await ping.getByText('paused').waitFor();
+    await ping.getByText('paused', { exact: true }).waitFor();
     assert.equal((await triggerOf(page, 'ping')).spec.enabled, false);
     await ping.getByRole('button', { name: 'Resume ping' }).click();
     await ping.getByRole('button', { name: 'Yes' }).click();
@@ -71,6 +71,31 @@ export async function triggersAreManaged() {
     await visit(page, 'triggers', 'Triggers');
     await deleteByKeyboard(page, ping, 'ping');
   });
+}
+
+/**
+ * Presses the button that pauses a trigger which ticks every second. New ticks must not move the
+ * button before its release, nor the buttons of the question afterwards.
+ */
+async function rowsStayUnderThePointer(page, ping) {
+  const refreshes = async (count) => {
+    for (let at = 0; at < count; at += 1) await page.waitForResponse((response) => response.url().endsWith('/v1/triggers'));
+  };
+  await ping.getByRole('button', { name: 'Pause ping' }).hover();
+  await page.mouse.down();
+  await page.waitForTimeout(100);
+  const pressed = await ping.innerText();
+  // A value that arrives is held back, and with it the next request.
+  await refreshes(1);
+  await page.waitForTimeout(1500);
+  assert.equal(await ping.innerText(), pressed, 'the row changed while the pointer was pressed');
+  await page.mouse.up();
+  await ping.getByRole('button', { name: 'Yes' }).waitFor();
+  await page.waitForTimeout(100);
+  const asked = await ping.innerText();
+  await refreshes(1);
+  await page.waitForTimeout(1500);
+  assert.equal(await ping.innerText(), asked, 'the row changed while it asked');
 }
 
 /** The focus is at the harmless button while a button asks, and at the button itself afterwards. */

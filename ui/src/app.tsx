@@ -13,9 +13,9 @@ import { ModelsPage } from './pages/models';
 import { OverviewPage } from './pages/overview';
 import { RequestPage } from './pages/request';
 import { SecretsPage } from './pages/secrets';
+import { TenantsPage } from './pages/tenants';
 import { TriggerPage } from './pages/trigger';
 import { TriggersPage } from './pages/triggers';
-import { UsagePage } from './pages/usage';
 import { WorkflowPage } from './pages/workflow';
 import { WorkflowsPage } from './pages/workflows';
 import { ErrorBox, Loading, Page } from './parts/ui';
@@ -31,17 +31,21 @@ const SECTIONS = [
   'triggers',
   'invocations',
   'secrets',
+  'tenants',
   'events',
-  'usage',
 ] as const;
 
+const OPERATOR_SECTIONS = ['tenants'] as const;
+
 /** Sections whose pages belong to another entry of the navigation. */
-const WITHIN: Record<string, string> = { 'kernel-graphs': 'models', requests: 'invocations' };
+const WITHIN: Record<string, string> = { 'kernel-graphs': 'models', requests: 'invocations', usage: 'tenants' };
 
 export function App() {
   const route = useRoute();
   const status = useJson<Status>('/v1/status', 5000);
-  const needsToken = status.error instanceof ApiError && [401, 403].includes(status.error.status);
+  // The operator's token reads metrics and the use of quotas only.
+  const isOperator = status.error instanceof ApiError && status.error.code === 'not-granted';
+  const needsToken = !isOperator && status.error instanceof ApiError && [401, 403].includes(status.error.status);
   const section = route[0] ?? 'overview';
   return (
     <>
@@ -52,8 +56,12 @@ export function App() {
         <a class="brand" href={link('overview')}>
           Weir
         </a>
-        {SECTIONS.map((name) => (
-          <a key={name} href={link(name)} aria-current={(WITHIN[section] ?? section) === name ? 'page' : undefined}>
+        {(isOperator ? OPERATOR_SECTIONS : SECTIONS).map((name) => (
+          <a
+            key={name}
+            href={link(name)}
+            aria-current={isOperator || (WITHIN[section] ?? section) === name ? 'page' : undefined}
+          >
             {name[0]?.toUpperCase()}
             {name.slice(1)}
           </a>
@@ -74,7 +82,9 @@ export function App() {
         </span>
       </nav>
       <main id="main" tabIndex={-1}>
-        {needsToken ? (
+        {isOperator ? (
+          <TenantsPage />
+        ) : needsToken ? (
           <TokenForm error={hasToken() ? status.error : undefined} onToken={status.reload} />
         ) : status.value === undefined ? (
           status.error === undefined ? <Loading /> : <ErrorBox error={status.error} />
@@ -118,8 +128,9 @@ function Content({ route, status }: { route: Route; status: Status }) {
       return <RequestPage key={name} id={name ?? ''} />;
     case 'events':
       return <EventsPage />;
+    case 'tenants':
     case 'usage':
-      return <UsagePage />;
+      return <TenantsPage />;
     default:
       return (
         <Page title="Not found">
@@ -144,7 +155,7 @@ function TokenForm(props: { error: Error | undefined; onToken: () => void }) {
           props.onToken();
         }}
       >
-        <p>This node needs a tenant's token. It stays in the memory of this page until you close or reload it.</p>
+        <p>This node needs the token of a tenant, or of the operator, which shows the quotas of all tenants. It stays in the memory of this page until you close or reload it.</p>
         <label>
           Token
           <input

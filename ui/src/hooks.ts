@@ -2,6 +2,7 @@
 
 import { useCallback, useEffect, useRef, useState } from 'preact/hooks';
 import { getJson } from './api';
+import { updatesAllowed } from './hold';
 
 export interface Loaded<T> {
   value: T | undefined;
@@ -13,7 +14,8 @@ export const asError = (error: unknown): Error => (error instanceof Error ? erro
 
 /**
  * Loads a value, and again every `everyMs` while the tab is visible. A slow answer delays the next
- * request. After an error, the last value stays. `key` identifies what `load` loads.
+ * request. After an error, the last value stays. `key` identifies what `load` loads. Values that
+ * arrive while updates are held back are shown afterwards.
  */
 export function useLoad<T>(load: (signal: AbortSignal) => Promise<T>, key: string, everyMs?: number): Loaded<T> {
   const [state, setState] = useState<{ key: string; value?: T; error?: Error }>({ key });
@@ -26,6 +28,7 @@ export function useLoad<T>(load: (signal: AbortSignal) => Promise<T>, key: strin
     const run = async (): Promise<void> => {
       try {
         const value = await latest.current(abort.signal);
+        await updatesAllowed();
         if (!abort.signal.aborted) setState({ key, value });
       } catch (thrown) {
         const error = asError(thrown);

@@ -1,5 +1,14 @@
 // Bodies of the API, as docs/reference/openapi.yaml defines them. Only what the pages read.
 
+/** Use of a device's memory. */
+export interface MemoryMap {
+  models: { model: string; bytes: number }[];
+  other_models_bytes: number;
+  intermediates_bytes: number;
+  workspace_bytes: number;
+  free_bytes: number;
+}
+
 export interface Device {
   name: string;
   kind: string;
@@ -9,6 +18,7 @@ export interface Device {
   capacity_bytes: number;
   used_bytes: number;
   resident: string[];
+  memory?: MemoryMap;
   lost?: string;
 }
 
@@ -366,4 +376,56 @@ export interface Usage {
   since_ms: number;
   total: DeviceUsage[];
   rows: (DeviceUsage & { function?: string; model?: string; version?: number })[];
+}
+
+export type CallKind = 'function' | 'model' | 'workflow';
+
+/** A call that has ended on the node. */
+export interface RecentCall {
+  request_id: string;
+  kind: CallKind;
+  name: string;
+  version: number;
+  started_at_ms: number;
+  duration_ns: number;
+  status?: number;
+  error?: string;
+}
+
+export interface RecentCallPage {
+  calls: RecentCall[];
+}
+
+/** A phase, a step of a workflow, or a sent request. */
+export interface CallSpan {
+  name: string;
+  /** Index of the enclosing span. */
+  parent?: number;
+  start_ns: number;
+  duration_ns: number;
+  target?: string;
+  error?: string;
+}
+
+export interface CallTimeline extends RecentCall {
+  spans: CallSpan[];
+  spans_dropped: number;
+}
+
+export interface QuotaUsage {
+  setting: string;
+  scope: 'node' | 'cluster';
+  /** Absent if the node does not count the use. */
+  used?: number;
+  /** Absent if there is no limit. */
+  max?: number;
+}
+
+export interface TenantUsage {
+  tenant: string;
+  quotas: QuotaUsage[];
+}
+
+export interface TenantPage {
+  tenants: TenantUsage[];
 }

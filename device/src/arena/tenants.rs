@@ -30,6 +30,13 @@ pub(super) struct TenantShare {
     bytes_max: u64,
 }
 
+impl TenantShare {
+    /// Used and allowed bytes.
+    pub(super) fn usage(&self) -> (u64, u64) {
+        (self.used_bytes.load(Ordering::Relaxed), self.bytes_max)
+    }
+}
+
 /// Bytes of a tenant's share, until dropped.
 pub struct ShareReservation {
     share: Option<Arc<TenantShare>>,

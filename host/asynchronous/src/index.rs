@@ -5,6 +5,7 @@
 //! comes first; among equal tenants, the invocation that has been due longest.
 
 mod limits;
+pub use limits::InvocationUsage;
 pub(super) use limits::{FORGOTTEN_AT_ONCE, QueueLimit, RetentionLimits};
 
 use super::record::{ClaimOwner, IndexEntry, NextStep};

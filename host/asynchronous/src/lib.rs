@@ -39,6 +39,7 @@ pub use client::{Filter, Watched};
 pub use work::ShutdownSignals;
 
 use index::InvocationIndex;
+pub use index::InvocationUsage;
 use lease::Keeper;
 use parking_lot::Mutex;
 use record::ClaimOwner;
@@ -159,6 +160,18 @@ impl Invocations {
     #[must_use]
     pub fn callback_hosts(&self) -> &[String] {
         &self.config.callback_hosts
+    }
+
+    /// A tenant's use of the limits.
+    #[must_use]
+    pub fn usage(&self, tenant: &weir_types::TenantId) -> InvocationUsage {
+        self.index.lock().usage(tenant)
+    }
+
+    /// Limits of invocations.
+    #[must_use]
+    pub fn config(&self) -> &AsyncConfig {
+        &self.config
     }
 
     /// Loads all invocations, and returns the datastore revision that they reflect.

@@ -50,6 +50,12 @@ impl Turnstile {
         Some(Turn { shared: Some(self.0.clone()) })
     }
 
+    /// Number of free turns.
+    #[must_use]
+    pub fn free(&self) -> usize {
+        self.0.line.lock().free
+    }
+
     /// Waits for a turn. Dropping the future ends the wait.
     ///
     /// # Errors

@@ -4,11 +4,14 @@
 //! every platform that can run it. Each device has a separate cache; profiles are kept per kind of
 //! device.
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use weir_inference::{Content, Health, ModelCache, ModelKey, Prepared, Preparer, Profiles};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use weir_inference::{Backend, Content, Health, ModelCache, ModelKey, Prepared, Preparer, Profiles};
 use weir_scheduler::{DeviceRule, DeviceSpec};
-use weir_telemetry::DeviceReport;
+use weir_telemetry::{DeviceMemory, DeviceReport};
 use weir_types::{ModelId, Ordinal, Platform};
 
 /// Invocations with a grant on one device at a time. The committed work of a device limits its
@@ -45,6 +48,45 @@ pub struct NodeDevice {
     pub(crate) platform: Platform,
     /// The models in its memory.
     pub cache: ModelCache,
+    run_memory: RunMemory,
+}
+
+/// Interval between two measurements of the memory of runs, while clients ask for it.
+const RUN_MEMORY_EVERY: Duration = Duration::from_secs(1);
+
+/// The memory that runs hold, by the latest measurement. Measurements block, so they run on other
+/// threads, one at a time.
+#[derive(Default)]
+struct RunMemory(Arc<RunMemoryState>);
+
+#[derive(Default)]
+struct RunMemoryState {
+    bytes: AtomicU64,
+    /// Start of the latest measurement.
+    asked: Mutex<Option<Instant>>,
+    is_measuring: AtomicBool,
+}
+
+impl RunMemory {
+    /// The latest measurement; starts the next one if it is due.
+    fn latest(&self, backend: &Arc<dyn Backend>) -> u64 {
+        let state = &self.0;
+        let mut asked = state.asked.lock();
+        if asked.is_none_or(|asked| asked.elapsed() >= RUN_MEMORY_EVERY)
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+            && !state.is_measuring.swap(true, Ordering::AcqRel)
+        {
+            *asked = Some(Instant::now());
+            let state = state.clone();
+            let backend = backend.clone();
+            runtime.spawn_blocking(move || {
+                state.bytes.store(backend.run_memory_bytes(), Ordering::Relaxed);
+                state.is_measuring.store(false, Ordering::Release);
+            });
+        }
+        drop(asked);
+        state.bytes.load(Ordering::Relaxed)
+    }
 }
 
 impl NodeDevices {
@@ -58,7 +100,9 @@ impl NodeDevices {
         let mut devices = (0..).zip(caches).map(|(ordinal, cache)| {
             let backend = cache.backend();
             let name = backend.device().to_string().into();
-            NodeDevice { ordinal, name, kind: backend.kind().into(), platform: backend.platform(), cache }
+            let kind = backend.kind().into();
+            let platform = backend.platform();
+            NodeDevice { ordinal, name, kind, platform, cache, run_memory: RunMemory::default() }
         });
         let first = devices.next()?;
         Some(Self { first, others: devices.collect(), preparer, kernel_graphs })
@@ -185,7 +229,23 @@ impl NodeDevice {
             capacity_bytes: self.cache.capacity_bytes(),
             used_bytes: self.cache.used_bytes(),
             resident: self.cache.resident().into_iter().map(|model| model.id).collect(),
+            memory: self.memory(),
             lost,
+        }
+    }
+
+    fn memory(&self) -> DeviceMemory {
+        let backend = self.cache.backend();
+        let intermediates_bytes = backend.handed_over().map_or(0, |tensors| tensors.kept_bytes);
+        let used_bytes = self.cache.used_bytes().saturating_add(intermediates_bytes);
+        let workspace_bytes = match backend.pool_bytes() {
+            Some(pool_bytes) => pool_bytes.saturating_sub(used_bytes),
+            None => self.run_memory.latest(backend),
+        };
+        DeviceMemory {
+            models: self.cache.charged_bytes().into_iter().collect(),
+            intermediates_bytes,
+            workspace_bytes,
         }
     }
 }

@@ -13,6 +13,7 @@ mod autosize;
 mod canary;
 mod change;
 mod choices;
+mod cold_starts;
 mod compatibility;
 mod config;
 mod error;
@@ -55,6 +56,7 @@ pub use trial::{ModelTrial, call_code};
 
 use crate::devices::{NodeDevice, NodeDevices};
 use crate::response_cache::Scope;
+use cold_starts::LoadedDevices;
 use index::{DamagedModel, KnownModels};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use placing::Refusals;
@@ -93,6 +95,8 @@ pub struct ModelEntry {
     pub meters: ModelMeters,
     /// The platforms that failed to load the model.
     pub refusals: Refusals,
+    /// The devices that have loaded the model.
+    pub loaded_devices: LoadedDevices,
     /// The weights that the model shares with other models of its tenant.
     pub shared: Arc<SharedModelParts>,
     /// The device memory of the tenant's worker process, if the model runs in one. All models of

@@ -247,6 +247,13 @@ impl Objects {
         self.read_known().list(tenant, now_ms()).map(|(name, record)| record.describe(name)).collect()
     }
 
+    /// Use and limit of the setting `objects.tenant_len_max`, and of `objects.tenant_bytes_max`.
+    pub fn usage(&self, tenant: &TenantId) -> [(u64, u64); 2] {
+        let (len, bytes) = self.read_known().tenant_usage(tenant);
+        let ObjectsConfig { tenant_len_max, tenant_bytes_max, .. } = self.config;
+        [(len, tenant_len_max as u64), (bytes, tenant_bytes_max)]
+    }
+
     /// Removes the object `name`. Reads in progress continue.
     pub async fn remove(self: &Arc<Self>, tenant: &TenantId, name: &Name) -> Result<(), ObjectError> {
         let key = object_key(tenant, name)?;

@@ -84,6 +84,11 @@ impl Access {
         self.tokens.are_needed()
     }
 
+    /// Tenants with a token.
+    pub(crate) fn tenants(&self) -> impl Iterator<Item = TenantId> {
+        self.tokens.tenants()
+    }
+
     /// Whether `tenant` is the only tenant of the node.
     pub(crate) fn serves_only(&self, tenant: &TenantId) -> bool {
         self.tokens.serve_only(tenant)

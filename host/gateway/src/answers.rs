@@ -63,6 +63,12 @@ impl AnswerBudget {
         AnswerOwner { bytes: self.tenant_bytes(tenant), permit }
     }
 
+    /// Bytes of answers that clients of a tenant have not taken, and their limit.
+    pub(crate) fn usage(&self, tenant: &TenantId) -> (u64, u64) {
+        let bytes = u64::try_from(self.tenant_bytes(tenant).get()).unwrap_or(0);
+        (bytes, self.config.tenant_bytes_max)
+    }
+
     fn tenant_bytes(&self, tenant: &TenantId) -> Gauge {
         if let Some(gauge) = self.tenants.read().get(tenant) {
             return gauge.clone();

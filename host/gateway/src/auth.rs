@@ -184,6 +184,11 @@ impl Tokens {
         self.known.is_some()
     }
 
+    /// Tenants with a token.
+    pub(crate) fn tenants(&self) -> impl Iterator<Item = TenantId> {
+        self.known.iter().flat_map(|tokens| tokens.values().filter_map(Identity::acts_for))
+    }
+
     /// Whether all tenants' data is that of `tenant`: its tokens are the only ones of tenants.
     pub(crate) fn serve_only(&self, tenant: &TenantId) -> bool {
         let Some(tokens) = &self.known else { return true };

@@ -9,12 +9,13 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use http::header::{ALLOW, CONTENT_TYPE, VARY};
 use http::{HeaderValue, Method};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_scheduler::Backlog;
 use weir_telemetry::{SchedulerBacklog, TextFormat};
-use weir_types::api::Status;
+use weir_types::api::{Status, TenantPage};
 use weir_types::{ErrorCode, TenantId};
 
 const INDEX: &str = "\
@@ -52,11 +53,14 @@ Weir runs WebAssembly functions with shared models.
   GET    /v1/invocations/ID/result            its answer
   POST   /v1/invocations/ID/retry             begin a dead one anew (also /cancel)
   GET    /v1/placements/REQUEST_ID            why a call ran where it did: estimates, alternatives and outcome
+  GET    /v1/calls                            recent calls of this node: ?kind=workflow&name=N&outcome=failed&limit=N
+  GET    /v1/calls/REQUEST_ID                 one of them, as a timeline of its phases and steps
   GET    /v1/events                           deploys, faults, evictions, changes of the cluster: ?kind=fault&name=N&since_ms=T&follow=true
   PUT    /v1/triggers/NAME                    send a request on a schedule (GET /v1/triggers lists them; also /run, /pause, /resume; DELETE removes one)
   PUT    /v1/keys/NAME                        create an API key: {\"scopes\": [\"invoke\"]} (GET /v1/keys lists them; DELETE revokes one)
   PUT    /v1/secrets/NAME                     store a secret of functions (GET /v1/secrets lists them without values)
   POST   /v1/backup                           everything that is stored, as a tar file (see docs/guides/backup.md)
+  GET    /v1/tenants                          the use of each quota of your tenant (of all tenants with the operator's token)
   GET    /v1/usage                            what your functions and models used of devices: time, loads, memory
   GET    /v1/status, /healthz, /readyz, /metrics
   GET    /ui                                  the dashboard, for browsers
@@ -73,10 +77,18 @@ pub(super) enum Monitoring {
     /// Readiness by the Open Inference Protocol.
     Ready,
     Metrics,
+    /// The use of quotas by tenants.
+    Tenants,
 }
 
 impl Monitoring {
-    pub(super) const ALL: [Self; 5] = [Self::Healthz, Self::Readyz, Self::Live, Self::Ready, Self::Metrics];
+    pub(super) const ALL: [Self; 6] =
+        [Self::Healthz, Self::Readyz, Self::Live, Self::Ready, Self::Metrics, Self::Tenants];
+
+    /// Whether any client may send the request, and any web page read the answer.
+    pub(super) fn is_open(self) -> bool {
+        !matches!(self, Self::Metrics | Self::Tenants)
+    }
 
     pub(super) fn path(self) -> &'static str {
         match self {
@@ -85,6 +97,7 @@ impl Monitoring {
             Self::Live => "/v2/health/live",
             Self::Ready => "/v2/health/ready",
             Self::Metrics => "/metrics",
+            Self::Tenants => "/v1/tenants",
         }
     }
 
@@ -117,6 +130,18 @@ impl Monitoring {
                     identity.clone().caller()?.check(&table::REPORT, request.method())?;
                 }
                 metrics(node, identity.reads_only(), scrape::format(request.headers())).await
+            }
+            Self::Tenants => {
+                let identity = node.access.identify(address, request.headers_mut(), None).await?;
+                let tenants = if identity.is_operator() {
+                    node.tenants()
+                } else {
+                    let caller = identity.caller()?;
+                    caller.check(&table::REPORT, request.method())?;
+                    BTreeSet::from([caller.tenant])
+                };
+                let tenants = tenants.iter().map(|tenant| node.tenant_usage(tenant)).collect();
+                Ok(Json(TenantPage { tenants }).into_response())
             }
         }
     }

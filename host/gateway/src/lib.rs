@@ -7,6 +7,7 @@ mod auth;
 mod backup;
 mod body;
 mod cached;
+mod calls;
 mod canary;
 mod config;
 mod dashboard;
@@ -173,7 +174,7 @@ impl Gateway {
         }
         let monitoring = Monitoring::from_path(request.uri().path());
         // Health checks say nothing that a web page may not read.
-        if let Some(check) = monitoring.filter(|route| *route != Monitoring::Metrics) {
+        if let Some(check) = monitoring.filter(|route| route.is_open()) {
             return check
                 .serve(&self.node, audited.address, request)
                 .await

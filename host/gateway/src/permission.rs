@@ -169,8 +169,7 @@ impl Identity {
             }
             Self::Backup => Ok(Caller { is_backup: true, ..Caller::unrestricted(TenantId::default()) }),
             Self::Operator => {
-                let text =
-                    "this is the operator's token, which reads /metrics and nothing else; use a tenant's";
+                let text = "this is the operator's token, which reads /metrics and /v1/tenants and nothing else; use a tenant's";
                 Err(ApiError::new(ErrorCode::NotGranted, text))
             }
         }

@@ -39,6 +39,12 @@ impl UploadPermits {
         }))
     }
 
+    /// Uploads of a tenant, and their limit.
+    pub(crate) fn usage(&self, tenant: &TenantId) -> (u64, u64) {
+        let under_way = self.0.under_way.lock().tenants.get(tenant).copied().unwrap_or(0);
+        (under_way.into(), self.0.tenant_max.into())
+    }
+
     /// Takes a permit for an upload of `tenant`.
     pub(super) fn take(&self, tenant: &TenantId) -> Result<UploadPermit, Fault> {
         let PermitsShared { all_max, tenant_max, .. } = *self.0;

@@ -1,19 +1,23 @@
 //! Quotas of tenants on this node: the rate of requests, the requests in progress, and shares of
 //! the node's instances and memory.
 //!
-//! The rate is limited by the generic cell rate algorithm: a tenant may send a burst, which refills
-//! at its rate. Clients without a token, who call public functions, may use half of both quotas, so
-//! that they cannot shut the tenant's own clients out. `stored.rs` has the quotas of stored data.
+//! The rate is limited by the generic cell rate algorithm (`rate.rs`): a tenant may send a burst,
+//! which refills at its rate. Clients without a token, who call public functions, may use half of both quotas, so
+//! that they cannot shut the tenant's own clients out. `stored.rs` has the quotas of stored data, and
+//! `usage.rs` reports the use of all quotas.
 
+mod rate;
+pub(crate) use rate::RateLimit;
+use rate::RateMeter;
 mod stored;
+mod usage;
 
 use crate::error::ApiError;
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::time::Instant;
 use weir_telemetry::{Metrics, QuotaKind};
 use weir_types::{ErrorCode, TenantId};
@@ -172,6 +176,7 @@ struct TenantUse {
 /// The use of quotas by some clients of a tenant.
 struct ClientUse {
     rate: RateLimit,
+    meter: RateMeter,
     running: AtomicU32,
     running_max: u32,
 }
@@ -213,11 +218,14 @@ impl Quotas {
     }
 
     fn admit_rate(&self, tenant: &TenantId, usage: &TenantUse, is_anonymous: bool) -> Result<(), ApiError> {
-        let now_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let now_ns = self.now_ns();
         let passed = match is_anonymous {
             true => usage.anonymous.rate.take(now_ns).and_then(|()| usage.all.rate.take(now_ns)),
             false => usage.all.rate.take(now_ns),
         };
+        if passed.is_ok() {
+            usage.all.meter.count(now_ns);
+        }
         passed.map_err(|wait| {
             let rate = self.values(tenant).requests_per_s;
             let text = format!(
@@ -226,6 +234,10 @@ impl Quotas {
             let after_s = wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0));
             self.refuse(tenant, QuotaKind::Rate, text, after_s.clamp(1, RETRY_AFTER_S_MAX))
         })
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
     fn usage(&self, tenant: &TenantId) -> Arc<TenantUse> {
@@ -247,6 +259,7 @@ impl TenantUse {
         let client = |share: u32| {
             let part = |quota: u32| if quota == u32::MAX { quota } else { quota.div_ceil(share) };
             ClientUse {
+                meter: RateMeter::default(),
                 rate: RateLimit::new(part(values.requests_per_s), part(values.requests_burst)),
                 running: AtomicU32::new(0),
                 running_max: part(values.requests_running_max),
@@ -293,38 +306,6 @@ impl Drop for RequestPermit {
 impl std::fmt::Debug for RequestPermit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RequestPermit").field("is_anonymous", &self.is_anonymous).finish_non_exhaustive()
-    }
-}
-
-/// A rate limit by the generic cell rate algorithm, without locks.
-pub(crate) struct RateLimit {
-    /// Time between two requests at the average rate; 0 for no limit.
-    interval_ns: u64,
-    /// Time by which requests may be ahead of the average.
-    burst_ns: u64,
-    /// Time at which the requests so far are spread out at the average rate.
-    spread_until_ns: AtomicU64,
-}
-
-impl RateLimit {
-    /// Creates a limit of `per_s` requests on average, and `burst` at once.
-    pub(crate) fn new(per_s: u32, burst: u32) -> Self {
-        let interval_ns = if per_s == u32::MAX { 0 } else { 1_000_000_000 / u64::from(per_s.max(1)) };
-        let burst_ns = interval_ns.saturating_mul(burst.max(1).into());
-        Self { interval_ns, burst_ns, spread_until_ns: AtomicU64::new(0) }
-    }
-
-    /// Counts a request, or returns the time after which it would pass.
-    pub(crate) fn take(&self, now_ns: u64) -> Result<(), Duration> {
-        if self.interval_ns == 0 {
-            return Ok(());
-        }
-        let next = |spread_until_ns: u64| spread_until_ns.max(now_ns).saturating_add(self.interval_ns);
-        let passes = |spread_until_ns: u64| {
-            Some(next(spread_until_ns)).filter(|next_ns| next_ns - now_ns <= self.burst_ns)
-        };
-        let taken = self.spread_until_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, passes);
-        taken.map(drop).map_err(|full| Duration::from_nanos(next(full) - now_ns - self.burst_ns))
     }
 }
 

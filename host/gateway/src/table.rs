@@ -4,8 +4,8 @@ use super::health::Monitoring;
 use super::permission::{RouteAccess, Subject};
 use super::routes::Routes;
 use super::{
-    backup, canary, dashboard, embeddings, events, functions, health, invocations, keys, models, objects,
-    openapi, placements, secrets, triggers, usage, v2, versions, workflows,
+    backup, calls, canary, dashboard, embeddings, events, functions, health, invocations, keys, models,
+    objects, openapi, placements, secrets, triggers, usage, v2, versions, workflows,
 };
 use axum::routing::{get, post, put};
 use weir_control::registry::FunctionParts;
@@ -71,6 +71,8 @@ pub(super) fn routes() -> Routes {
         .route("/v1/usage", REPORT, get(usage::show))
         .route("/v1/events", REPORT, get(events::events))
         .route("/v1/placements/{request_id}", REPORT, get(placements::show))
+        .route("/v1/calls", REPORT, get(calls::list))
+        .route("/v1/calls/{request_id}", REPORT, get(calls::show))
         .route("/v1/backup", BACKUP, post(backup::create))
         .route("/v1/keys", KEYS, get(keys::list))
         .route("/v1/keys/{name}", KEYS, put(keys::create).get(keys::show).delete(keys::revoke))

@@ -5,6 +5,7 @@ use super::request_id::RequestId;
 use super::v2::NamedTarget;
 use crate::NodeState;
 use http::{HeaderMap, Method};
+use weir_call::headers::EXPLAIN;
 use weir_telemetry::{Attribute, AttributeValue, CallDescription, SpanKind, Trace, TraceParent};
 use weir_types::api::InvocationKind;
 use weir_types::{Name, TenantId, Version};
@@ -94,7 +95,9 @@ pub(crate) fn start(
     if is_forwarded {
         node.tracking.tracer.join(parent, describe)
     } else {
-        node.tracking.tracer.start(parent, describe)
+        let is_explained = headers.contains_key(EXPLAIN);
+        let is_recorded = node.tracking.tracer.recent().admits(target.tenant(), is_explained);
+        node.tracking.tracer.start(parent, is_recorded, describe)
     }
 }
 
@@ -105,7 +108,7 @@ pub(crate) fn accept(node: &NodeState, later: &Later, headers: &mut HeaderMap, i
     let trace = node
         .tracking
         .tracer
-        .start(TraceParent::from_headers(headers), || accepted(tenant, *kind, name, *chosen, id));
+        .start(TraceParent::from_headers(headers), false, || accepted(tenant, *kind, name, *chosen, id));
     trace.inject(headers);
     trace
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use weir_telemetry::Sampler;
+use weir_telemetry::{RecentCallLimits, Sampler};
 
 /// Traces of requests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -12,6 +12,13 @@ pub struct TracesConfig {
     /// Fraction of requests that are traced, from 0 to 1. Requests with a sampled `traceparent` are
     /// always traced.
     pub sample_ratio: f64,
+    /// Recent calls of all tenants whose timelines the node keeps in memory, for `/v1/calls`; 0: none.
+    pub recent_calls_max: u32,
+    /// Recent calls of a tenant whose timelines the node keeps.
+    pub tenant_recent_calls_max: u32,
+    /// Calls of a tenant whose timelines the node records per second, besides calls with the header
+    /// `weir-explain`.
+    pub recent_calls_per_s: u32,
     /// OpenTelemetry collector that receives the traces and the node's metrics. Without a collector,
     /// each span of a traced request becomes a line of the node's log.
     pub otlp: OtlpConfig,
@@ -58,7 +65,13 @@ pub enum OtlpProtocol {
 
 impl Default for TracesConfig {
     fn default() -> Self {
-        Self { sample_ratio: 0.01, otlp: OtlpConfig::default() }
+        Self {
+            sample_ratio: 0.01,
+            recent_calls_max: 2_000,
+            tenant_recent_calls_max: 500,
+            recent_calls_per_s: 10,
+            otlp: OtlpConfig::default(),
+        }
     }
 }
 
@@ -67,6 +80,16 @@ impl TracesConfig {
     #[must_use]
     pub fn sampler(&self) -> Sampler {
         Sampler::new(self.sample_ratio)
+    }
+
+    /// The limits of recorded calls.
+    #[must_use]
+    pub fn recent_calls(&self) -> RecentCallLimits {
+        RecentCallLimits {
+            calls_max: self.recent_calls_max as usize,
+            tenant_calls_max: self.tenant_recent_calls_max as usize,
+            calls_per_s: self.recent_calls_per_s,
+        }
     }
 }
 

@@ -154,7 +154,7 @@ mod tests {
     use weir_types::{ErrorCode, Name, TenantId};
 
     fn call(tracer: &Tracer, text: &str) -> weir_telemetry::Trace {
-        tracer.start(None, || CallDescription {
+        tracer.start(None, false, || CallDescription {
             name: "POST /fn/hello".to_owned(),
             kind: SpanKind::Server,
             tenant: TenantId::default(),
@@ -167,7 +167,8 @@ mod tests {
     fn queue(bytes_max: u64) -> (Tracer, Arc<SpanQueue>, Arc<Metrics>) {
         let metrics = Metrics::new();
         let queue = Arc::new(SpanQueue::new(bytes_max, metrics.clone()));
-        (Tracer::new(Sampler::new(1.0), queue.clone()), queue, metrics)
+        let recent = RecentCallLimits { calls_max: 0, tenant_calls_max: 0, calls_per_s: 0 };
+        (Tracer::new(Sampler::new(1.0), queue.clone(), recent), queue, metrics)
     }
 
     fn decoded(chunks: &[Chunk]) -> Vec<Span> {

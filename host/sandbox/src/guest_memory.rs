@@ -62,6 +62,12 @@ impl GuestMemory {
 }
 
 impl TenantMemory {
+    /// Used and allowed bytes.
+    #[must_use]
+    pub fn usage(&self) -> (u64, u64) {
+        (u64::try_from(self.0.bytes.get()).unwrap_or(0), self.0.bytes_max)
+    }
+
     /// The limit that `bytes` more would exceed, if any.
     pub fn lacks(&self, bytes: u64) -> Option<InstanceScope> {
         let bytes = signed(bytes);

@@ -29,7 +29,8 @@ impl Telemetry {
         let sink = exporter
             .as_ref()
             .map_or_else(|| Arc::new(SpanLog::default()) as Arc<dyn SpanSink>, Exporter::sink);
-        Ok(Self { tracer: Tracer::new(config.traces.sampler(), sink), exporter })
+        let tracer = Tracer::new(config.traces.sampler(), sink, config.traces.recent_calls());
+        Ok(Self { tracer, exporter })
     }
 }
 

@@ -4,7 +4,7 @@ mod device_report;
 pub mod events;
 pub mod gpus;
 pub mod logs;
-pub use device_report::DeviceReport;
+pub use device_report::{DeviceMemory, DeviceReport};
 
 mod audit;
 mod metrics;
@@ -13,11 +13,12 @@ pub mod usage;
 
 pub use audit::{AuditConfig, AuditEvent, AuditLog};
 pub use metrics::{
-    AnswerScope, ColdStart, CutCause, DemandTotals, FunctionMetrics, HandshakeFailure, HedgeMetrics,
-    InstanceScope, Metrics, ModelCanaryMetrics, QuotaKind, Retired, SchedulerBacklog, Served, Signal,
-    SizeMetrics, SpanDrop, Tally, TextFormat, Times,
+    AnswerScope, ColdStart, CutCause, DemandTotals, FunctionColdStart, FunctionMetrics, HandshakeFailure,
+    HedgeMetrics, InstanceScope, LoadReason, LoadSource, Metrics, ModelCanaryMetrics, ModelColdStart,
+    QuotaKind, Retired, SchedulerBacklog, Served, Signal, SizeMetrics, SpanDrop, Tally, TextFormat, Times,
 };
 pub use trace::{
-    Attribute, AttributeValue, CallDescription, EndedSpan, Phase, ReservedSpan, Sampler, Span, SpanId,
-    SpanKind, SpanLog, SpanSink, Spanned, Trace, TraceId, TraceParent, Tracer,
+    Attribute, AttributeValue, CallDescription, EndedSpan, Phase, RecentCallLimits, RecentCalls,
+    ReservedSpan, Sampler, Span, SpanId, SpanKind, SpanLog, SpanSink, Spanned, Trace, TraceId, TraceParent,
+    Tracer,
 };

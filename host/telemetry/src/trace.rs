@@ -4,21 +4,27 @@
 //! A call that is not sampled has the empty trace, whose spans cost nothing. The choice is made when
 //! the call arrives, and holds on all nodes that take part in the call. The client's W3C
 //! `traceparent` is respected: a sampled parent makes a sampled call.
+//!
+//! The node also records the spans of some calls for its API (`recent.rs`), sampled or not. A call
+//! that is recorded but not sampled does not change the headers of requests.
 
 mod context;
 mod phase;
+mod recent;
 mod sampler;
 mod sink;
 mod span;
 
 pub use context::{SpanId, TraceId, TraceParent};
 pub use phase::Phase;
+pub use recent::{RecentCallLimits, RecentCalls};
 pub use sampler::Sampler;
 pub use sink::{Attribute, AttributeValue, CallDescription, EndedSpan, SpanKind, SpanLog, SpanSink};
 pub use span::{ReservedSpan, Span, Spanned};
 
 use http::{HeaderMap, HeaderValue, StatusCode};
 use parking_lot::Mutex;
+use recent::RecordedSpans;
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,39 +40,61 @@ pub struct Tracer(Arc<TracerState>);
 struct TracerState {
     sampler: Sampler,
     sink: Arc<dyn SpanSink>,
+    recent: RecentCalls,
 }
 
 impl Tracer {
     /// Creates the tracer of a node, whose ended spans go to `sink`.
     #[must_use]
-    pub fn new(sampler: Sampler, sink: Arc<dyn SpanSink>) -> Self {
-        Self(Arc::new(TracerState { sampler, sink }))
+    pub fn new(sampler: Sampler, sink: Arc<dyn SpanSink>, recent: RecentCallLimits) -> Self {
+        Self(Arc::new(TracerState { sampler, sink, recent: RecentCalls::new(recent) }))
     }
 
-    /// Starts the trace of a call that a client sent.
-    pub fn start(&self, parent: Option<TraceParent>, describe: impl FnOnce() -> CallDescription) -> Trace {
-        if !parent.as_ref().is_some_and(|parent| parent.sampled) && !self.0.sampler.sample() {
+    /// The recorded calls.
+    #[must_use]
+    pub fn recent(&self) -> &RecentCalls {
+        &self.0.recent
+    }
+
+    /// Starts the trace of a call that a client sent. `is_recorded`: whether to record its spans
+    /// ([`RecentCalls::admits`]).
+    pub fn start(
+        &self,
+        parent: Option<TraceParent>,
+        is_recorded: bool,
+        describe: impl FnOnce() -> CallDescription,
+    ) -> Trace {
+        let is_sampled = parent.as_ref().is_some_and(|parent| parent.sampled) || self.0.sampler.sample();
+        if !is_sampled && !is_recorded {
             return Trace::none();
         }
-        CallSpan::start(self.clone(), parent, describe())
+        CallSpan::start(self.clone(), parent, Purpose { is_sampled, is_recorded }, describe())
     }
 
     /// Starts the part of a trace of a call that another node forwarded. That node has chosen
     /// whether the call is sampled.
     pub fn join(&self, parent: Option<TraceParent>, describe: impl FnOnce() -> CallDescription) -> Trace {
         match parent {
-            Some(parent) if parent.sampled => CallSpan::start(self.clone(), Some(parent), describe()),
+            Some(parent) if parent.sampled => {
+                let purpose = Purpose { is_sampled: true, is_recorded: false };
+                CallSpan::start(self.clone(), Some(parent), purpose, describe())
+            }
             _ => Trace::none(),
         }
     }
+}
 
-    fn record(&self, span: &EndedSpan<'_>) {
-        self.0.sink.record(span);
-    }
+/// What the spans of a call are for.
+#[derive(Debug, Clone, Copy)]
+struct Purpose {
+    /// Whether the spans go to the sink, and requests carry the trace.
+    is_sampled: bool,
+    /// Whether the spans are recorded for the API.
+    is_recorded: bool,
 }
 
 /// Position in the trace of a call: new spans are children of this position's span. Empty if the
-/// call is not sampled.
+/// call is neither sampled nor recorded.
 #[derive(Debug, Clone, Default)]
 pub struct Trace(Option<Context>);
 
@@ -87,6 +115,9 @@ struct CallSpan {
     started: Instant,
     started_unix_ns: u64,
     description: CallDescription,
+    is_sampled: bool,
+    /// The ended spans of a recorded call.
+    recorded: Option<Mutex<RecordedSpans>>,
     is_cold: AtomicBool,
     outcome: Mutex<CallOutcome>,
 }
@@ -111,7 +142,7 @@ impl Trace {
     /// Whether the call is sampled.
     #[must_use]
     pub fn is_sampled(&self) -> bool {
-        self.0.is_some()
+        self.0.as_ref().is_some_and(|context| context.call.is_sampled)
     }
 
     /// Starts the span of a phase.
@@ -147,7 +178,7 @@ impl Trace {
     /// if the call is not sampled.
     pub fn inject(&self, headers: &mut HeaderMap) {
         if let Some(Context { call, span }) = &self.0 {
-            context::inject(headers, call.trace_id, *span, call.state.as_ref());
+            call.inject(*span, headers);
         }
     }
 
@@ -167,7 +198,12 @@ impl Trace {
 }
 
 impl CallSpan {
-    fn start(tracer: Tracer, parent: Option<TraceParent>, description: CallDescription) -> Trace {
+    fn start(
+        tracer: Tracer,
+        parent: Option<TraceParent>,
+        purpose: Purpose,
+        description: CallDescription,
+    ) -> Trace {
         let id = SpanId::random();
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let call = Self {
@@ -179,6 +215,8 @@ impl CallSpan {
             started: Instant::now(),
             started_unix_ns: u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX),
             description,
+            is_sampled: purpose.is_sampled,
+            recorded: purpose.is_recorded.then(Mutex::default),
             is_cold: AtomicBool::new(false),
             outcome: Mutex::default(),
         };
@@ -189,6 +227,23 @@ impl CallSpan {
     fn unix_ns(&self, at: Instant) -> u64 {
         let since_start = at.saturating_duration_since(self.started).as_nanos();
         self.started_unix_ns.saturating_add(u64::try_from(since_start).unwrap_or(u64::MAX))
+    }
+
+    /// Takes a span of the call that has ended.
+    fn ended(&self, span: &EndedSpan<'_>) {
+        if self.is_sampled {
+            self.tracer.0.sink.record(span);
+        }
+        if let Some(recorded) = &self.recorded {
+            recorded.lock().add(span);
+        }
+    }
+
+    /// Makes a span of a sampled call the caller of a request with these headers.
+    fn inject(&self, span: SpanId, headers: &mut HeaderMap) {
+        if self.is_sampled {
+            context::inject(headers, self.trace_id, span, self.state.as_ref());
+        }
     }
 }
 
@@ -210,7 +265,8 @@ impl Drop for CallSpan {
         if failed.is_some() || is_error {
             set("error.type", AttributeValue::Static(kind));
         }
-        self.tracer.record(&EndedSpan {
+        let recorded = self.recorded.take().map(Mutex::into_inner);
+        let span = EndedSpan {
             trace_id: self.trace_id,
             id: self.id,
             parent: self.parent,
@@ -223,7 +279,15 @@ impl Drop for CallSpan {
             attributes: &self.description.attributes,
             failure: is_error.then_some(kind),
             call: &self.description,
-        });
+        };
+        if self.is_sampled {
+            self.tracer.0.sink.record(&span);
+        }
+        let status = status.map(|status| status.as_u16());
+        let error = failed.map(ErrorCode::as_str);
+        if let Some(call) = recorded.and_then(|spans| spans.into_timeline(&span, status, error)) {
+            self.tracer.0.recent.add(&self.description.tenant, call);
+        }
     }
 }
 

@@ -107,6 +107,19 @@ impl Triggers {
         described.collect()
     }
 
+    /// Use and limit of the setting `async.triggers.tenant_triggers_max`, and of
+    /// `async.triggers.tenant_streams_max`.
+    #[must_use]
+    pub fn usage(&self, tenant: &TenantId) -> [(u64, u64); 2] {
+        let known = self.known.lock();
+        let (_, triggers) = known.counts(tenant);
+        let streams = known.streams(tenant);
+        [
+            (triggers as u64, self.config.tenant_triggers_max.into()),
+            (streams as u64, self.config.tenant_streams_max.into()),
+        ]
+    }
+
     /// Describes a trigger, as stored.
     pub async fn show(&self, tenant: &TenantId, name: &Name) -> Result<Trigger, TriggerError> {
         self.describe_stored(&TriggerId { tenant: tenant.clone(), name: name.clone() }).await

@@ -183,6 +183,10 @@ impl Backend for Cuda {
         Some(self.memory.pinned_cache())
     }
 
+    fn pool_bytes(&self) -> Option<u64> {
+        self.memory.pool_bytes()
+    }
+
     fn available_bytes(&self, configured_bytes: u64) -> u64 {
         // Kernel-graph workers allocate outside the pool; the footprints of their models account
         // for that memory.

@@ -81,6 +81,11 @@ impl Residency {
         }
     }
 
+    /// Bytes that each model is charged for now.
+    pub(super) fn charged(&self) -> impl Iterator<Item = (&ModelKey, u64)> {
+        self.keys.iter().filter_map(|(key, number)| Some((key, self.holders.get(number)?.bytes)))
+    }
+
     /// Charges the meters of all models up to now.
     pub(super) fn settle(&mut self, now_ns: u64) {
         let device = self.device;

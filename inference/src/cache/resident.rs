@@ -148,6 +148,12 @@ impl Pin {
         self.load_time
     }
 
+    /// Name of the storage tier that most of the weights were loaded from, as in profiles.
+    #[must_use]
+    pub fn load_tier(&self) -> &'static str {
+        self.resident.load().map_or(self.resident.origin.files, |load| load.from).most()
+    }
+
     /// Device memory of one more session.
     #[must_use]
     pub fn session_bytes(&self) -> u64 {

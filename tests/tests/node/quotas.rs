@@ -2,6 +2,7 @@
 
 use weir_tests::{TestClient, TestNode, function, model};
 use weir_types::ErrorCode;
+use weir_types::api::TenantPage;
 
 const ACME: &str = "acme-token-0123456789";
 const OTHER: &str = "other-token-0123456789";
@@ -103,4 +104,55 @@ async fn names_and_stored_bytes_are_limited() {
     for name in ["a", "b", "c"] {
         other.deploy(name, hello.clone()).await;
     }
+}
+
+/// The use of a quota: used, limit.
+fn quota(page: &TenantPage, tenant: &str, setting: &str) -> (Option<u64>, Option<u64>) {
+    let usage = page.tenants.iter().find(|usage| usage.tenant.as_str() == tenant).expect("no such tenant");
+    let quota = usage.quotas.iter().find(|quota| quota.setting == setting).expect("no such quota");
+    (quota.used, quota.max)
+}
+
+#[tokio::test]
+async fn use_of_quotas_is_shown_to_its_tenant_and_to_the_operator() {
+    let hello = function("hello");
+    let lines = [LINES[0], LINES[1], "operator-0123456789 *"];
+    let node = TestNode::builder().tokens(&lines).set("tenants.acme.names_max", 7);
+    let node = node.set("tenants.acme.requests_running_max", 9).start().await;
+    let acme = node.with_token(ACME);
+    acme.deploy("a", hello.clone()).await;
+    acme.put("/v1/objects/o", "12345678").await.ok();
+    acme.deploy_with("slow", "limits.deadline_ms=60000", function("misbehave")).await;
+    let held = tokio::spawn({
+        let acme = acme.clone();
+        async move { acme.get("/fn/slow/sleep").await }
+    });
+    let page = weir_tests::eventually("a running call", async || {
+        let page: TenantPage = acme.get("/v1/tenants").await.ok().json();
+        (quota(&page, "acme", "requests_running_max") == (Some(1), Some(9))).then_some(page)
+    })
+    .await;
+    assert_eq!(page.tenants.len(), 1, "a tenant sees other tenants");
+    assert_eq!(quota(&page, "acme", "names_max"), (Some(2), Some(7)));
+    assert_eq!(quota(&page, "acme", "objects.tenant_len_max").0, Some(1));
+    assert_eq!(quota(&page, "acme", "objects.tenant_bytes_max").0, Some(8));
+    assert_eq!(quota(&page, "acme", "instances_max"), (Some(1), Some(500)));
+    assert!(quota(&page, "acme", "guest_memory_bytes_max").0 > Some(0));
+    assert!(quota(&page, "acme", "stored_bytes_max").0 > Some(hello.len() as u64));
+    held.abort();
+
+    let all: TenantPage = node.with_token("operator-0123456789").get("/v1/tenants").await.ok().json();
+    let names: Vec<_> = all.tenants.iter().map(|usage| usage.tenant.as_str()).collect();
+    assert_eq!(names, ["acme", "other"]);
+    assert_eq!(quota(&all, "other", "names_max"), (Some(0), Some(10_000)));
+    assert_eq!(node.get("/v1/tenants").await.code(), ErrorCode::Unauthorized);
+}
+
+#[tokio::test]
+async fn node_without_tokens_counts_for_its_only_tenant() {
+    let node = TestNode::start().await;
+    let page: TenantPage = node.get("/v1/tenants").await.ok().json();
+    assert_eq!(quota(&page, "default", "requests_per_s").1, None, "there is no limit");
+    assert_eq!(quota(&page, "default", "instances_max").0, Some(0));
+    assert_eq!(quota(&page, "default", "arena_bytes_max").0, Some(0));
 }

@@ -3,6 +3,7 @@ import { bytes, number, time } from '../format';
 import { useJson, useLoad } from '../hooks';
 import { CallForm } from '../parts/call';
 import { CanaryCard } from '../parts/canary';
+import { ColdStarts } from '../parts/cold-starts';
 import { Distribution } from '../parts/distribution';
 import { InferenceForm } from '../parts/inference';
 import { Logs } from '../parts/logs';
@@ -55,7 +56,7 @@ function Latency({ name, isTensor }: { name: string; isTensor: boolean }) {
   const isOwn = (labels: Record<string, string>): boolean => labels['function'] === name;
   const metrics = value?.metrics;
   return (
-    <Card title="Latency on this node" note="Since the node’s start.">
+    <Card title="Latency and cold starts on this node" note="Since the node’s start.">
       <ErrorBox error={error} />
       {metrics !== undefined && (
         <>
@@ -72,6 +73,7 @@ function Latency({ name, isTensor }: { name: string; isTensor: boolean }) {
               ['Instances', counts(sumBy(metrics, 'weir_function_instances_total', 'instance', isOwn))],
             ]}
           />
+          <ColdStarts metrics={metrics} name="weir_function_cold_starts_total" filter={isOwn} noun="call" />
         </>
       )}
     </Card>

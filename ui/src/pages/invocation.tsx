@@ -1,10 +1,11 @@
 import { bytes, ms, time } from '../format';
 import { useJson } from '../hooks';
 import { AnswerView, useCall } from '../parts/answer';
-import { Card, ErrorBox, Facts, Loading, Page, RequestLink } from '../parts/ui';
+import { Card, ErrorBox, Facts, Loading, Page, RequestLink, Table } from '../parts/ui';
 import { link } from '../router';
 import type { Invocation } from '../types';
 import { Actions, StatusBadge } from './invocations';
+import { CallDetails } from './request';
 
 const optionalTime = (at: number | undefined): string | undefined => (at === undefined ? undefined : time(at));
 
@@ -46,6 +47,7 @@ export function InvocationPage({ id }: { id: string }) {
           </div>
         )}
       </Card>
+      {value.started_at_ms !== undefined && <Phases invocation={value} />}
       {hasEnded && (
         <Card title="Result">
           <button type="button" disabled={result.isRunning} onClick={() => void result.call(`${path}/result`, {})}>
@@ -55,5 +57,42 @@ export function InvocationPage({ id }: { id: string }) {
         </Card>
       )}
     </Page>
+  );
+}
+
+/** The times from the acceptance to the end, and the phases of the latest attempt. */
+function Phases({ invocation }: { invocation: Invocation }) {
+  const { accepted_at_ms: accepted, started_at_ms: started, ended_at_ms: ended, attempts } = invocation;
+  if (started === undefined) return null;
+  const end = ended ?? Math.max(started, Date.now());
+  const rows: [string, number][] = [
+    [attempts > 1 ? 'Queue, and earlier attempts' : 'Queue', Math.max(0, started - accepted)],
+    [attempts > 1 ? 'Latest attempt' : 'Attempt', Math.max(0, end - started)],
+  ];
+  const whole = Math.max(1, end - accepted);
+  return (
+    <>
+      <Card title="From acceptance to end">
+        <Table label="Times of the invocation" head={['Phase', 'Time', 'Share']}>
+          {rows.map(([name, duration], at) => (
+            <tr key={name}>
+              <th scope="row">{name}</th>
+              <td class="number">{ms(duration)}</td>
+              <td class="bar">
+                <svg viewBox="0 0 1000 10" preserveAspectRatio="none" aria-hidden="true">
+                  <rect
+                    class={at === 0 ? 'span-wait' : 'span-run'}
+                    x={at === 0 ? 0 : Math.min(996, (1000 * (started - accepted)) / whole)}
+                    width={Math.max(4, (1000 * duration) / whole)}
+                    height="10"
+                  />
+                </svg>
+              </td>
+            </tr>
+          ))}
+        </Table>
+      </Card>
+      <CallDetails id={invocation.request_id} />
+    </>
   );
 }

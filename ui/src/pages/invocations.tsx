@@ -1,12 +1,22 @@
 import { useState } from 'preact/hooks';
-import { request } from '../api';
+import { getJson, request } from '../api';
 import { time } from '../format';
 import { useJson } from '../hooks';
+import { CallList } from '../parts/spans';
 import { Badge, Card, ConfirmedButton, Empty, ErrorBox, Loading, Page, Table } from '../parts/ui';
 import { link } from '../router';
-import { INVOCATION_STATUSES, type Invocation, type InvocationPage as Invocations, type InvocationStatus } from '../types';
+import {
+  INVOCATION_STATUSES,
+  type Invocation,
+  type InvocationPage as Invocations,
+  type InvocationStatus,
+  type RecentCallPage,
+} from '../types';
 
 const PAGE_SIZE = 50;
+/** Recent calls that the page lists. */
+const RECENT = 20;
+const CALL_KINDS = ['function', 'model', 'workflow'];
 
 export function InvocationsPage() {
   const [status, setStatus] = useState('');
@@ -22,7 +32,8 @@ export function InvocationsPage() {
   const next = value?.next ?? null;
   return (
     <Page title="Invocations">
-      <RequestSearch />
+      <Search />
+      <RecentCalls />
       <Card title="Asynchronous invocations">
         <div class="fields">
           <label>
@@ -79,23 +90,81 @@ export function InvocationsPage() {
   );
 }
 
-function RequestSearch() {
+/** Leads to the asynchronous invocation with an id, or else to the call with this request id. */
+function Search() {
   const [id, setId] = useState('');
+  const find = async (): Promise<void> => {
+    const given = id.trim();
+    const invocation = link('invocations', given);
+    const isInvocation = await getJson<Invocation>(`/v1/invocations/${encodeURIComponent(given)}`).then(
+      () => true,
+      () => false,
+    );
+    location.hash = isInvocation ? invocation : link('requests', given);
+  };
   return (
-    <Card title="Find a call" note="By the weir-request-id of its response or log line. Shows where it ran and why, for calls that used models.">
+    <Card title="Find a call" note="By its weir-request-id, which responses and log lines contain, or by the id of an asynchronous invocation.">
       <form
         class="fields"
         onSubmit={(event) => {
           event.preventDefault();
-          location.hash = link('requests', id.trim());
+          void find();
         }}
       >
         <label>
-          Request id
+          Id
           <input class="mono" required value={id} onInput={(event) => setId(event.currentTarget.value)} />
         </label>
         <button>Find</button>
       </form>
+    </Card>
+  );
+}
+
+function RecentCalls() {
+  const [kind, setKind] = useState('');
+  const [outcome, setOutcome] = useState('');
+  const [name, setName] = useState('');
+  const query = new URLSearchParams({ limit: String(RECENT) });
+  if (kind !== '') query.set('kind', kind);
+  if (outcome !== '') query.set('outcome', outcome);
+  if (name !== '') query.set('name', name);
+  const { value, error } = useJson<RecentCallPage>(`/v1/calls?${query}`, 2000);
+  const isFiltered = kind !== '' || outcome !== '' || name !== '';
+  return (
+    <Card title="Recent calls" note="That this node received. It keeps the timelines of some calls per second, and of calls with the header weir-explain.">
+      <div class="fields">
+        <label>
+          Kind
+          <select value={kind} onChange={(event) => setKind(event.currentTarget.value)}>
+            <option value="">any</option>
+            {CALL_KINDS.map((one) => (
+              <option key={one}>{one}</option>
+            ))}
+          </select>
+        </label>
+        <label>
+          Outcome
+          <select value={outcome} onChange={(event) => setOutcome(event.currentTarget.value)}>
+            <option value="">any</option>
+            <option>ok</option>
+            <option>failed</option>
+          </select>
+        </label>
+        <label>
+          Name
+          <input value={name} onChange={(event) => setName(event.currentTarget.value.trim())} />
+        </label>
+      </div>
+      <ErrorBox error={error} />
+      {value === undefined && error === undefined && <Loading />}
+      {value?.calls.length === 0 &&
+        (isFiltered ? (
+          <Empty>No call matches.</Empty>
+        ) : (
+          <Empty command={`curl -i -H 'weir-explain: 1' ${location.origin}/fn/NAME/`}>No call has ended yet. Call a function:</Empty>
+        ))}
+      {value !== undefined && value.calls.length > 0 && <CallList calls={value.calls} />}
     </Card>
   );
 }

@@ -2,6 +2,7 @@ import { postJson } from '../api';
 import { bytes, ns, number, time } from '../format';
 import { useJson, useLoad } from '../hooks';
 import { CanaryCard } from '../parts/canary';
+import { ColdStarts } from '../parts/cold-starts';
 import { Distribution } from '../parts/distribution';
 import { InferenceForm, Signature } from '../parts/inference';
 import { scrape } from '../parts/rates';
@@ -63,16 +64,15 @@ function settings(manifest: Record<string, unknown>, prefix = ''): [string, stri
 
 function Latency({ name }: { name: string }) {
   const { value, error } = useLoad(scrape, `latency ${name}`, 5000);
+  const isOwn = (labels: Record<string, string>): boolean => labels['model'] === name;
   return (
-    <Card title="Latency on this node" note="Of all versions, since the node’s start. Runs by functions count like direct inferences.">
+    <Card title="Latency and cold starts on this node" note="Of all versions, since the node’s start. Runs by functions count like direct inferences.">
       <ErrorBox error={error} />
       {value !== undefined && (
-        <Distribution
-          metrics={value.metrics}
-          name="weir_inference_seconds"
-          filter={(labels) => labels['model'] === name}
-          emptyText="No inference yet."
-        />
+        <>
+          <Distribution metrics={value.metrics} name="weir_inference_seconds" filter={isOwn} emptyText="No inference yet." />
+          <ColdStarts metrics={value.metrics} name="weir_model_cold_starts_total" filter={isOwn} noun="inference" />
+        </>
       )}
     </Card>
   );

@@ -1,7 +1,8 @@
 import { ms, bytes, number, seconds } from '../format';
 import { Chart } from '../parts/chart';
 import { useRates } from '../parts/rates';
-import { Badge, Card, Empty, ErrorBox, Facts, MemoryBar, Page, Table } from '../parts/ui';
+import { MemoryMap } from '../parts/memory-map';
+import { Badge, Card, Empty, ErrorBox, Facts, Page, Table } from '../parts/ui';
 import { type Metrics, sumBy } from '../prometheus';
 import { link } from '../router';
 import type { Cluster, Device, Status } from '../types';
@@ -144,14 +145,10 @@ function Devices({ title, devices }: { title: string; devices: Device[] }) {
             {device.lost !== undefined && <Badge kind="bad">lost</Badge>}
           </h3>
           {device.lost !== undefined && <div class="error">{device.lost}</div>}
-          <MemoryBar
-            label={`Memory of ${device.name}`}
-            used={device.used_bytes}
-            capacity={device.capacity_bytes}
-            text={`${bytes(device.used_bytes)} of ${bytes(device.capacity_bytes)} used by models`}
-          />
+          <MemoryMap device={device} />
           <Facts
             facts={[
+              ['Memory of models', `${bytes(device.used_bytes)} of ${bytes(device.capacity_bytes)}`],
               ['Runs at once, at most', device.slots],
               ['Runs waiting', device.runs_waiting],
               ['Resident models', device.resident.length === 0 ? 'none' : <Resident names={device.resident} />],

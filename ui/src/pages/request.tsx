@@ -1,25 +1,67 @@
-import { bytes, ns, number } from '../format';
+import { bytes, ns, number, time } from '../format';
 import { useJson } from '../hooks';
+import { CallOutcome, SpanTable, sectionOf } from '../parts/spans';
 import { Badge, Card, Empty, ErrorBox, Facts, Loading, Page, Table } from '../parts/ui';
 import { PHASES, type Span, compare, spans, totalNs } from '../timeline';
 import { ApiError } from '../api';
-import type { DeviceId, Estimate, Placement } from '../types';
+import { link } from '../router';
+import type { CallTimeline, DeviceId, Estimate, Placement } from '../types';
 
 const device = ({ node, ordinal }: DeviceId): string => `node ${node}, device ${ordinal}`;
 
 export function RequestPage({ id }: { id: string }) {
-  const { value, error } = useJson<Placement>(`/v1/placements/${encodeURIComponent(id)}`, 2000);
   return (
-    <Page title="Placement of a call">
+    <Page title="Call">
       <p class="note mono">{id}</p>
-      <ErrorBox error={error} />
-      {error instanceof ApiError && error.status === 404 && (
-        <Empty command={`weir why ${id}`}>
-          Calls without models are not placed, and the node that received a call has its placement. On that node:
-        </Empty>
-      )}
-      {value === undefined ? error === undefined && <Loading /> : <PlacementView placement={value} />}
+      <CallDetails id={id} />
     </Page>
+  );
+}
+
+const isMissing = (error: Error | undefined): boolean => error instanceof ApiError && error.status === 404;
+
+/** The timeline and the placement of a call, as far as this node has them. */
+export function CallDetails({ id }: { id: string }) {
+  const call = useJson<CallTimeline>(`/v1/calls/${encodeURIComponent(id)}`, 2000);
+  const placed = useJson<Placement>(`/v1/placements/${encodeURIComponent(id)}`, 2000);
+  if (isMissing(call.error) && isMissing(placed.error)) {
+    return (
+      <Empty command={`weir why ${id}`}>
+        Only the node that received a call knows it, after the end of the call, and only until newer calls displace it. On that node:
+      </Empty>
+    );
+  }
+  return (
+    <>
+      {!isMissing(call.error) && <ErrorBox error={call.error} />}
+      {!isMissing(placed.error) && <ErrorBox error={placed.error} />}
+      {call.value === undefined && placed.value === undefined && <Loading />}
+      {call.value !== undefined && <CallCard call={call.value} />}
+      {placed.value !== undefined && <PlacementView placement={placed.value} />}
+      {call.value !== undefined && isMissing(placed.error) && (
+        <Card title="Placement">
+          <p class="note">Calls without models are not placed by the scheduler, so this call has no placement.</p>
+        </Card>
+      )}
+    </>
+  );
+}
+
+function CallCard({ call }: { call: CallTimeline }) {
+  return (
+    <Card title="Phases">
+      <Facts
+        facts={[
+          ['Of', <a href={link(sectionOf(call.kind), call.name)}>{call.name}</a>],
+          ['Kind', call.kind],
+          ['Version', call.version],
+          ['Outcome', <CallOutcome call={call} />],
+          ['Started', time(call.started_at_ms)],
+          ['Time', ns(call.duration_ns)],
+        ]}
+      />
+      <SpanTable timeline={call} />
+    </Card>
   );
 }
 
@@ -38,7 +80,7 @@ function PlacementView({ placement }: { placement: Placement }) {
           ]}
         />
       </Card>
-      <Card title="Timeline">
+      <Card title="Estimated against actual">
         <Timeline placement={placement} />
         <Table label="Phases" head={['Phase', 'Estimated', 'Actual', 'Estimated / actual']}>
           {compare(estimate, placement.outcome).map((line) => (

@@ -1,10 +1,14 @@
+import { useState } from 'preact/hooks';
 import { postJson } from '../api';
-import { ns, time } from '../format';
+import { ns, number, time } from '../format';
 import { useJson } from '../hooks';
 import { Graph } from '../parts/graph';
 import { InferenceForm, Signature } from '../parts/inference';
+import { isFailed } from '../parts/spans';
 import { Badge, Card, ConfirmedButton, ErrorBox, Facts, Loading, Page, Table } from '../parts/ui';
-import type { Workflow, WorkflowVersion } from '../types';
+import { link } from '../router';
+import { stepTimes } from '../spans';
+import type { CallTimeline, RecentCallPage, Workflow, WorkflowVersion } from '../types';
 
 export function WorkflowPage({ name }: { name: string }) {
   const path = `/v1/workflows/${encodeURIComponent(name)}`;
@@ -15,12 +19,7 @@ export function WorkflowPage({ name }: { name: string }) {
   return (
     <Page title={name}>
       <ErrorBox error={error} />
-      <Card title="Graph">
-        {value.description !== '' && <p>{value.description}</p>}
-        {value.reason !== undefined && <div class="error">Not ready: {value.reason}</div>}
-        <Graph workflow={value} />
-        <Steps workflow={value} />
-      </Card>
+      <GraphAndRuns workflow={value} />
       <Card title="Run">
         <Signature inputs={value.inputs} outputs={value.outputs} />
         <InferenceForm name={name} inputs={value.inputs} />
@@ -39,6 +38,105 @@ export function WorkflowPage({ name }: { name: string }) {
         </pre>
       </Card>
     </Page>
+  );
+}
+
+/** Runs that can be chosen. */
+const RUNS = 20;
+
+function GraphAndRuns({ workflow }: { workflow: WorkflowVersion }) {
+  const query = new URLSearchParams({ kind: 'workflow', name: workflow.name, limit: String(RUNS) });
+  const runs = useJson<RecentCallPage>(`/v1/calls?${query}`, 2000);
+  const [chosen, setChosen] = useState('');
+  const calls = runs.value?.calls ?? [];
+  return (
+    <Card title="Graph">
+      {workflow.description !== '' && <p>{workflow.description}</p>}
+      {workflow.reason !== undefined && <div class="error">Not ready: {workflow.reason}</div>}
+      <ErrorBox error={runs.error} />
+      {calls.length > 0 ? (
+        <div class="fields">
+          <label>
+            Times of a recent run
+            <select value={chosen} onChange={(event) => setChosen(event.currentTarget.value)}>
+              <option value="">none</option>
+              {chosen !== '' && calls.every((call) => call.request_id !== chosen) && <option value={chosen}>{chosen}</option>}
+              {calls.map((call) => (
+                <option key={call.request_id} value={call.request_id}>
+                  {`${time(call.started_at_ms)}, version ${call.version}, ${ns(call.duration_ns)}${isFailed(call) ? ', failed' : ''}`}
+                </option>
+              ))}
+            </select>
+          </label>
+        </div>
+      ) : (
+        <p class="note">Once the workflow has run on this node, the times of its steps are shown here.</p>
+      )}
+      {chosen === '' ? (
+        <>
+          <Graph workflow={workflow} />
+          <Steps workflow={workflow} />
+        </>
+      ) : (
+        <Run key={chosen} workflow={workflow} id={chosen} />
+      )}
+    </Card>
+  );
+}
+
+/** The graph and the steps with their times in one run. */
+function Run({ workflow, id }: { workflow: WorkflowVersion; id: string }) {
+  const { value, error } = useJson<CallTimeline>(`/v1/calls/${encodeURIComponent(id)}`);
+  if (value === undefined) {
+    return (
+      <>
+        <ErrorBox error={error} />
+        <Graph workflow={workflow} />
+        <Steps workflow={workflow} />
+      </>
+    );
+  }
+  const times = stepTimes(value);
+  const total = Math.max(1, value.duration_ns);
+  return (
+    <>
+      {value.version !== workflow.version && <p class="note">This run used version {value.version} of the workflow.</p>}
+      <Graph workflow={workflow} times={times} />
+      <Table label="Steps of the run" head={['Step', 'Action', 'Start', 'Time', 'Part of the run', 'Within the run']}>
+        {workflow.steps.map(({ name, action }) => {
+          const step = times.get(name);
+          return (
+            <tr key={name}>
+              <th scope="row" class="mono">
+                {name}
+              </th>
+              <td class="mono">{action}</td>
+              <td class="number">{step === undefined ? 'did not run' : ns(step.startNs)}</td>
+              <td class="number">{step === undefined ? '–' : ns(step.durationNs)}</td>
+              <td class="number">
+                {step === undefined ? '–' : `${number((100 * step.durationNs) / total)} %`}
+                {step?.error !== undefined && <span class="code bad"> {step.error}</span>}
+              </td>
+              <td class="bar">
+                {step !== undefined && (
+                  <svg viewBox="0 0 1000 10" preserveAspectRatio="none" aria-hidden="true">
+                    <rect
+                      class="span-step"
+                      x={Math.min(996, (1000 * step.startNs) / total)}
+                      width={Math.max(4, (1000 * step.durationNs) / total)}
+                      height="10"
+                    />
+                  </svg>
+                )}
+              </td>
+            </tr>
+          );
+        })}
+      </Table>
+      <p>
+        The run took {ns(value.duration_ns)}. <a href={link('requests', id)}>Show its phases and placement</a>
+      </p>
+    </>
   );
 }
 

@@ -18,6 +18,8 @@ interface Answer {
   body: string;
   note: string | undefined;
   requestId: string | undefined;
+  /** Whether the request was a call, which has a timeline. */
+  isCall: boolean;
   isPlaced: boolean;
   invocation: string | undefined;
 }
@@ -43,7 +45,7 @@ export function useCall() {
 
 async function answerOf(path: string, init: RequestInit): Promise<Answer> {
   const headers = new Headers(init.headers);
-  // Asks for the placement, which tells whether there is one to link to.
+  // Asks the node to keep the timeline, and for the placement.
   headers.set('weir-explain', '1');
   const from = performance.now();
   const response = await send(path, { ...init, headers });
@@ -60,6 +62,7 @@ async function answerOf(path: string, init: RequestInit): Promise<Answer> {
     body: isText ? new TextDecoder().decode(content) : '',
     note: content.length === 0 ? 'The body is empty.' : isText ? cut || undefined : `The body has ${bytes(content.length)} of binary data.${cut}`,
     requestId: response.headers.get('weir-request-id') ?? undefined,
+    isCall: /^\/(fn|v2)\//.test(path),
     isPlaced: response.headers.has('weir-placement'),
     invocation: response.headers.has('preference-applied') ? location.match(/^\/v1\/invocations\/(\w+)$/)?.[1] : undefined,
   };
@@ -81,10 +84,10 @@ export function AnswerView(props: { answer: Answer | undefined; error: Error | u
           {answer.requestId !== undefined && (
             <p>
               Request <span class="mono">{answer.requestId}</span>
-              {answer.isPlaced && (
+              {answer.isCall && answer.invocation === undefined && (
                 <>
                   {' – '}
-                  <a href={link('requests', answer.requestId)}>Show its placement</a>
+                  <a href={link('requests', answer.requestId)}>{answer.isPlaced ? 'Show its timeline and placement' : 'Show its timeline'}</a>
                 </>
               )}
             </p>

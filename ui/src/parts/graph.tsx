@@ -1,6 +1,8 @@
 // The graph of a workflow.
 
+import { ns } from '../format';
 import { layOut } from '../graph';
+import type { StepTime } from '../spans';
 import type { WorkflowVersion } from '../types';
 
 const WIDTH = 178;
@@ -9,8 +11,10 @@ const GAP_X = 44;
 const GAP_Y = 22;
 /** Characters of a line in a box. */
 const CHARS_MAX = 25;
+/** Characters of a name beside a time. */
+const CHARS_BESIDE_TIME = 13;
 
-export function Graph({ workflow }: { workflow: WorkflowVersion }) {
+export function Graph({ workflow, times }: { workflow: WorkflowVersion; times?: Map<string, StepTime> }) {
   const layout = layOut(
     workflow.inputs.map(({ name }) => name),
     workflow.steps,
@@ -23,7 +27,7 @@ export function Graph({ workflow }: { workflow: WorkflowVersion }) {
   const height = y(layout.rows) - GAP_Y + 4;
   return (
     <div class="scroll" tabIndex={0} role="region" aria-label="Graph">
-      <svg class="graph" width={width} height={height} role="img" aria-label={description(workflow)}>
+      <svg class="graph" width={width} height={height} role="img" aria-label={description(workflow, times)}>
         <defs>
           <marker id="arrow" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">
             <path d="M0 0 L8 4 L0 8 z" />
@@ -44,12 +48,19 @@ export function Graph({ workflow }: { workflow: WorkflowVersion }) {
         {layout.vertices.map((vertex) => {
           const step = steps.get(vertex.name);
           const when = step?.when;
+          const ran = times?.get(vertex.name);
+          const isIdle = times !== undefined && !vertex.isInput && ran === undefined;
           return (
-            <g key={vertex.name} transform={`translate(${x(vertex.column)} ${y(vertex.row)})`}>
+            <g key={vertex.name} class={isIdle ? 'idle' : undefined} transform={`translate(${x(vertex.column)} ${y(vertex.row)})`}>
               <rect class={vertex.isInput ? 'input' : when === undefined ? 'step' : 'step conditional'} width={WIDTH} height={HEIGHT} rx={6} />
               <text class="name" x={10} y={19}>
-                {short(vertex.name)}
+                {short(vertex.name, ran === undefined ? CHARS_MAX : CHARS_BESIDE_TIME)}
               </text>
+              {ran !== undefined && (
+                <text class={ran.error === undefined ? 'time' : 'time bad'} x={WIDTH - 10} y={19}>
+                  {ns(ran.durationNs)}
+                </text>
+              )}
               <text x={10} y={36}>
                 {short(step?.action ?? 'input')}
               </text>
@@ -77,11 +88,15 @@ function curve(points: [number, number][]): string {
     .join(' ');
 }
 
-function short(text: string): string {
-  return text.length > CHARS_MAX ? `${text.slice(0, CHARS_MAX - 1)}…` : text;
+function short(text: string, max = CHARS_MAX): string {
+  return text.length > max ? `${text.slice(0, max - 1)}…` : text;
 }
 
-function description(workflow: WorkflowVersion): string {
-  const steps = workflow.steps.map(({ name, reads }) => `${name} reads ${reads.join(' and ') || 'nothing'}`);
+function description(workflow: WorkflowVersion, times: Map<string, StepTime> | undefined): string {
+  const steps = workflow.steps.map(({ name, reads }) => {
+    const ran = times?.get(name);
+    const took = times === undefined ? '' : ran === undefined ? ', and did not run' : `, and took ${ns(ran.durationNs)}`;
+    return `${name} reads ${reads.join(' and ') || 'nothing'}${took}`;
+  });
   return `Graph of ${workflow.steps.length} steps: ${steps.join('; ')}`;
 }

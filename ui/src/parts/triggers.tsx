@@ -117,9 +117,9 @@ export function TriggerActions(props: { trigger: Trigger; onChange: () => void; 
     <div class="actions">
       <ConfirmedButton label="Run now" name={name} question="Send its request now?" action={run} />
       {spec.enabled ? (
-        <ConfirmedButton label="Pause" name={name} question="Send no requests until it is resumed?" action={act('pause')} />
+        <ConfirmedButton key="pause" label="Pause" name={name} question="Send no requests until it is resumed?" action={act('pause')} />
       ) : (
-        <ConfirmedButton label="Resume" name={name} question="Continue its schedule?" action={act('resume')} />
+        <ConfirmedButton key="resume" label="Resume" name={name} question="Continue its schedule?" action={act('resume')} />
       )}
       <ConfirmedButton label="Delete" name={name} question={`Delete the trigger ${name}?`} action={remove} />
       <span role="status">{started !== undefined && <a href={link('invocations', started)}>Show the invocation</a>}</span>

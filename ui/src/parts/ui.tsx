@@ -3,6 +3,7 @@
 import type { ComponentChildren } from 'preact';
 import { useEffect, useId, useRef, useState } from 'preact/hooks';
 import { ApiError } from '../api';
+import { holdUpdates } from '../hold';
 import { asError } from '../hooks';
 import { link } from '../router';
 
@@ -124,18 +125,6 @@ export function Facts(props: { facts: [string, ComponentChildren][] }) {
   );
 }
 
-export function MemoryBar(props: { label: string; used: number; capacity: number; text: string }) {
-  const share = props.capacity > 0 ? Math.min(1, props.used / props.capacity) : 0;
-  return (
-    <div class="memory">
-      <meter aria-label={props.label} min={0} max={1} value={share}>
-        {Math.round(share * 100)} %
-      </meter>
-      <span>{props.text}</span>
-    </div>
-  );
-}
-
 export function Badge(props: { kind: 'good' | 'bad' | 'busy' | 'plain'; children: ComponentChildren }) {
   return <span class={`badge ${props.kind}`}>{props.children}</span>;
 }
@@ -156,6 +145,8 @@ export function ConfirmedButton(props: { label: string; name?: string; question:
     if (state === 'asking') no.current?.focus();
     else if (wasAsked.current && document.activeElement === document.body) first.current?.focus();
     wasAsked.current = state !== 'idle';
+    // The question stays where it is until it is answered.
+    return state === 'asking' ? holdUpdates() : undefined;
   }, [state]);
   const run = async (): Promise<void> => {
     setState('running');

@@ -283,6 +283,7 @@ mod tests {
             capacity_bytes: 1_000,
             used_bytes: 251,
             resident: vec!["m:1".into()],
+            memory: None,
             lost: None,
         };
         let status = Status {

@@ -94,8 +94,31 @@ class Device(TypedDict):
     """Memory used by models."""
     resident: list[str]
     """Resident models, as `name:version`."""
+    memory: NotRequired[MemoryMap]
+    """Use of a device's memory. Absent for nodes of earlier versions."""
     lost: NotRequired[str]
     """Why the device is lost. A lost device takes no work."""
+
+
+class MemoryMap(TypedDict):
+    """Use of a device's memory. Absent for nodes of earlier versions."""
+
+    models: list[ModelBytes]
+    """The tenant's resident models. Shared weights are divided among models."""
+    other_models_bytes: int
+    """Models that are loaded or unloaded now, and models of other tenants."""
+    intermediates_bytes: int
+    """Tensors that runs have left on the device for later runs."""
+    workspace_bytes: int
+    """Memory that runs hold for intermediate results, besides the memory for models; up to a few seconds old."""
+    free_bytes: int
+    """Free memory for models."""
+
+
+class ModelBytes(TypedDict):
+    model: str
+    """The model."""
+    bytes: int
 
 
 class Cluster(TypedDict):
@@ -152,6 +175,72 @@ class Event(TypedDict):
     """Name of the resource, such as `digits:3`."""
     text: str
     """Description."""
+
+
+class TenantPage(TypedDict):
+    tenants: list[TenantUsage]
+
+
+class TenantUsage(TypedDict):
+    tenant: str
+    """Owner."""
+    quotas: list[QuotaUsage]
+
+
+class QuotaUsage(TypedDict):
+    setting: str
+    """Key of `[node.tenants.NAME]`, or else the name of another setting of the node."""
+    scope: Literal['node', 'cluster']
+    """Whether the use counts on each node, or on all nodes together."""
+    used: NotRequired[int]
+    """Current use. Absent if the tenant may use all that the node has."""
+    max: NotRequired[int]
+    """The quota. Absent for no limit."""
+
+
+CallKind: TypeAlias = Literal['function', 'model', 'workflow']
+
+
+class RecentCallPage(TypedDict):
+    calls: list[RecentCall]
+
+
+class RecentCall(TypedDict):
+    request_id: str
+    kind: CallKind
+    name: str
+    """Name of a function, model, workflow or object, without `..`."""
+    version: int
+    """Version number. Versions are immutable."""
+    started_at_ms: int
+    """Unix milliseconds."""
+    duration_ns: int
+    """Time from the start of the call to the end of its response."""
+    status: NotRequired[int]
+    """HTTP status of the response. Inferences over gRPC have none."""
+    error: NotRequired[str]
+    """Error code of a call that failed."""
+
+
+class CallTimeline(RecentCall):
+    spans: list[CallSpan]
+    """Phases, workflow steps and sent requests, in the order of their starts."""
+    spans_dropped: int
+    """Number of further spans, which were not kept."""
+
+
+class CallSpan(TypedDict):
+    name: str
+    """Name of the phase, `step NAME` for a workflow step, or a sent request."""
+    parent: NotRequired[int]
+    """Index of the enclosing span. Parts of the call itself have none."""
+    start_ns: int
+    """Time from the start of the call to the start of the span."""
+    duration_ns: int
+    target: NotRequired[str]
+    """Model, function or workflow, as `name:version`."""
+    error: NotRequired[str]
+    """Type of the error with which the work failed."""
 
 
 class Usage(TypedDict):

@@ -13,6 +13,19 @@ pub(in super::super) enum QueueLimit {
     Tenant,
 }
 
+/// A tenant's use of the limits of asynchronous invocations.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct InvocationUsage {
+    /// Invocations and callbacks that this node runs.
+    pub running: u64,
+    /// Invocations that have not ended.
+    pub unfinished: u64,
+    /// Ended invocations.
+    pub kept: u64,
+    /// Bytes of all requests and results.
+    pub bytes: u64,
+}
+
 /// Retention limits.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct RetentionLimits {
@@ -48,6 +61,16 @@ impl InvocationIndex {
             known.accepting -= 1;
         }
         self.tidy(tenant);
+    }
+
+    /// Returns the use of the limits by `tenant`.
+    pub(in super::super) fn usage(&self, tenant: &TenantId) -> InvocationUsage {
+        self.tenants.get(tenant).map_or_else(InvocationUsage::default, |tenant| InvocationUsage {
+            running: tenant.working as u64,
+            unfinished: (tenant.live + tenant.accepting) as u64,
+            kept: tenant.ended.len() as u64,
+            bytes: tenant.live_bytes + tenant.ended_bytes,
+        })
     }
 
     /// Returns the bytes of the unfinished invocations of `tenant`.

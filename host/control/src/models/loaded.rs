@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use weir_cluster::Placements;
 use weir_inference::{InferenceError, Meter, ModelKey, ModelSource};
 use weir_storage::blobs::STAGED_PREFIX;
-use weir_telemetry::Trace;
+use weir_telemetry::{LoadReason, Trace};
 use weir_types::{Batching, ModelId, Name, Platforms, TenantId, Version};
 
 /// The name of these models in lists. A pushed model never has version 0.
@@ -110,10 +110,10 @@ impl Models {
             )
         })?;
         let pin = self.load(&source, device, placements, trace).await?;
-        self.count_cold_start(&pin);
+        let cold_start = self.count_cold_start(&pin, LoadReason::First);
         let ran_on = RanOn { device: device.name.clone(), instead: None };
         let pin = ModelPin::new(pin, ran_on, device.ordinal, (self, placements), None, None);
-        Ok(LoadedModel { id: source.id().clone(), pin, _loaded: loaded })
+        Ok(LoadedModel { id: source.id().clone(), pin: pin.with_cold_start(cold_start), _loaded: loaded })
     }
 }
 

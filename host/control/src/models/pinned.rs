@@ -8,7 +8,7 @@ use std::sync::Arc;
 use weir_cluster::{LocalPlacement, Placements, UseRecorder};
 use weir_inference::{Completion, InferenceError, Meter, ModelKey, Pin, RunRequest};
 use weir_sandbox::OpenError;
-use weir_telemetry::Trace;
+use weir_telemetry::{ModelColdStart, Trace};
 use weir_types::Ordinal;
 use weir_types::api::EventKind;
 use weir_types::{ModelId, Platform, Signature};
@@ -21,6 +21,7 @@ pub struct ModelPin {
     around: Arc<Around>,
     /// The version that the runs count for; `None` for models that guests load.
     counted: Option<Arc<ModelEntry>>,
+    cold_start: Option<ModelColdStart>,
 }
 
 /// The device on which a model ran.
@@ -65,12 +66,21 @@ impl ModelPin {
         let models = models.clone();
         let placements = placements.clone();
         let around = Arc::new(Around { models, placements, ordinal, recorder, beside });
-        Self { pin, ran_on, around, counted: None }
+        Self { pin, ran_on, around, counted: None, cold_start: None }
     }
 
     /// Counts the runs for a version while its model has a canary.
     pub(super) fn counted_for(self, entry: &Arc<ModelEntry>) -> Self {
         Self { counted: Some(entry.clone()), ..self }
+    }
+
+    pub(super) fn with_cold_start(self, cold_start: Option<ModelColdStart>) -> Self {
+        Self { cold_start, ..self }
+    }
+
+    /// The load that the call has waited for; `None` if the model was in the device's memory.
+    pub fn cold_start(&self) -> Option<ModelColdStart> {
+        self.cold_start
     }
 
     /// The pinned model, for measuring it on the device where it was placed.
@@ -168,7 +178,7 @@ impl Around {
     ) -> Result<(Completion, RanOn), InferenceError> {
         let instead = self.models.instead(entry, &ran_on.device, why);
         let pinned = self.models.pin_on(entry, *cpu, *placement, &self.placements, trace).await;
-        let completion = pinned.map_err(plain)?.run(request).await?;
+        let completion = pinned.map_err(plain)?.0.run(request).await?;
         Ok((completion, RanOn { device: self.models.device_name(*cpu), instead: Some(instead) }))
     }
 }

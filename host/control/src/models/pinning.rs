@@ -11,7 +11,7 @@ use weir_cluster::{HealthChange, LocalPlacement, Placements};
 use weir_inference::{Health, InferenceError, ModelSource, Pin};
 use weir_sandbox::OpenError;
 use weir_telemetry::events::NewEvent;
-use weir_telemetry::{AttributeValue, ColdStart, Phase, Trace};
+use weir_telemetry::{AttributeValue, ColdStart, LoadReason, LoadSource, ModelColdStart, Phase, Trace};
 use weir_types::Ordinal;
 use weir_types::api::{EventKind, EventResource};
 use weir_types::{ModelId, Platform};
@@ -49,7 +49,7 @@ impl Models {
             let recorder = placements.recorder(placement.invocation, device.ordinal);
             let asked = Instant::now();
             match self.pin_on(entry, device.ordinal, placement, placements, trace).await {
-                Ok(pin) => {
+                Ok((pin, cold_start)) => {
                     if let Some(recorder) = &recorder
                         && pin.load_time().is_some()
                     {
@@ -59,7 +59,7 @@ impl Models {
                     let beside = self.beside(entry, device, placement, trace);
                     let pin =
                         ModelPin::new(pin, ran_on, device.ordinal, (self, placements), beside, recorder);
-                    return Ok(pin.counted_for(entry));
+                    return Ok(pin.counted_for(entry).with_cold_start(cold_start));
                 }
                 // A platform refuses a model only once, so the loop ends.
                 Err(OpenError::Inference(InferenceError::Unsupported(why)))
@@ -74,7 +74,7 @@ impl Models {
         }
     }
 
-    /// Like [`pin`](Self::pin), on one device.
+    /// Like [`pin`](Self::pin), on one device. Also returns the load that the caller has waited for.
     pub(super) async fn pin_on(
         &self,
         entry: &ModelEntry,
@@ -82,18 +82,22 @@ impl Models {
         placement: LocalPlacement,
         placements: &Placements,
         trace: &Trace,
-    ) -> Result<Pin, OpenError> {
+    ) -> Result<(Pin, Option<ModelColdStart>), OpenError> {
         let key = &entry.source.key;
         let device = self.devices.get(ordinal).unwrap_or(self.devices.first());
         if placement.device.is_some_and(|placed| placed != device.ordinal) {
             placements.grant_beside(placement.invocation, device.ordinal, key.id.clone());
         }
         if let Some(pin) = device.cache.pin(key) {
-            return Ok(pin);
+            return Ok((pin, None));
         }
+        let reason = entry.loaded_devices.reason(device.ordinal);
         let pin = self.load_current(entry, device, placements, trace).await?;
-        self.count_cold_start(&pin);
-        Ok(pin)
+        let cold_start = self.count_cold_start(&pin, reason);
+        if let Some(cold_start) = cold_start {
+            entry.served.cold_start(cold_start);
+        }
+        Ok((pin, cold_start))
     }
 
     /// Fetches the files of a model and loads it onto a device.
@@ -111,6 +115,7 @@ impl Models {
             return Err(InferenceError::Unavailable(error.to_string().into()).into());
         }
         let pin = self.load(&entry.source, device, placements, trace).await?;
+        entry.loaded_devices.note(device.ordinal);
         // Deleted during the load: the deletion may have found no model to unload yet.
         if !self.is_current(key) {
             self.let_go(key);
@@ -264,10 +269,10 @@ impl Models {
     }
 
     /// Counts a cold start if a call has waited for the load of a model.
-    pub(super) fn count_cold_start(&self, pin: &Pin) {
-        if let Some(load_time) = pin.load_time() {
-            self.metrics.phase(Phase::ModelLoad, load_time);
-            self.metrics.cold_start(ColdStart::Model);
-        }
+    pub(super) fn count_cold_start(&self, pin: &Pin, reason: LoadReason) -> Option<ModelColdStart> {
+        let load_time = pin.load_time()?;
+        self.metrics.phase(Phase::ModelLoad, load_time);
+        self.metrics.cold_start(ColdStart::Model);
+        Some(ModelColdStart { reason, from: LoadSource::from_tier(pin.load_tier()) })
     }
 }

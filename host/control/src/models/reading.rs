@@ -1,6 +1,7 @@
 //! Reads the records and files of models from the datastore and the blob folder, and removes files
 //! that no record refers to.
 
+use super::cold_starts::LoadedDevices;
 use super::index::{DamagedModel, KnownModels, ModelVersions, StoredHead};
 use super::placing::Refusals;
 use super::record::{self, ModelRecord, head_of, id_of};
@@ -193,6 +194,7 @@ impl Models {
                 served,
                 meters,
                 refusals: Refusals::default(),
+                loaded_devices: LoadedDevices::default(),
                 answers: OnceLock::new(),
                 trial: versions.trial().clone(),
             });

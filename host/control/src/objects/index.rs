@@ -127,6 +127,13 @@ impl KnownObjects {
         full.map_or(Ok(()), Err)
     }
 
+    /// Objects of a tenant and their bytes, including those that are being stored.
+    pub(super) fn tenant_usage(&self, tenant: &TenantId) -> (u64, u64) {
+        self.tenants
+            .get(tenant)
+            .map_or((0, 0), |of| ((of.objects.len() + of.coming_len) as u64, of.bytes + of.coming_bytes))
+    }
+
     /// Releases the room of an object that was stored, or that will not be stored.
     pub(super) fn release(&mut self, tenant: &TenantId, bytes: u64) {
         let Some(of) = self.tenants.get_mut(tenant) else { return };

@@ -297,6 +297,12 @@ impl Gate {
         self.permits.available_permits() < self.concurrency_max as usize
     }
 
+    /// Number of running invocations.
+    pub fn running(&self) -> u32 {
+        let free = u32::try_from(self.permits.available_permits()).unwrap_or(u32::MAX);
+        self.concurrency_max.saturating_sub(free)
+    }
+
     /// Waits for a permit. The caller bounds the wait by the invocation's deadline.
     pub async fn enter(&self) -> Result<OwnedSemaphorePermit, Fault> {
         if let Ok(permit) = self.permits.clone().try_acquire_owned() {

@@ -19,7 +19,7 @@ use weir_inference::{
     Completion, DeviceTensor, ErrorKind, Execution, InferenceError, Meter, RunRequest, Tensor,
 };
 use weir_sandbox::{LoadModelError, ObjectAccessError, OpenError, OpenedModel, Resources, Runner};
-use weir_telemetry::Trace;
+use weir_telemetry::{FunctionColdStart, Trace};
 use weir_types::{ErrorCode, ModelId, ModelRef, Name, NamePattern, Platforms, WorkflowId};
 
 /// The models, workflows and named objects of one invocation.
@@ -68,6 +68,7 @@ impl FunctionAccess {
             other => OpenError::Inference(InferenceError::Unavailable(other.to_string().into())),
         })?;
         let pin = models.pin(&entry, self.placement, placements, trace).await?;
+        self.count_cold_start(&pin);
         Ok(OpenedModel {
             id: entry.source.id().clone(),
             signature: pin.signature().clone(),
@@ -112,12 +113,19 @@ impl FunctionAccess {
         let meter = self.deployment.meter.own().clone();
         let model =
             models.load_for_guest(tenant, onnx, on, &meter, placements, trace).await.map_err(not_loaded)?;
+        self.count_cold_start(&model.pin);
         Ok(OpenedModel {
             id: model.id().clone(),
             signature: model.pin.signature().clone(),
             served: None,
             runner: Box::new(LoadedRunner { model, meter }),
         })
+    }
+
+    fn count_cold_start(&self, pin: &ModelPin) {
+        if let Some(cold_start) = pin.cold_start() {
+            self.deployment.metrics.cold_start(FunctionColdStart::Model(cold_start));
+        }
     }
 }
 

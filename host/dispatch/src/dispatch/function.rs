@@ -33,7 +33,7 @@ use weir_sandbox::instance::{
     AnswerReceiver, GuestCall, GuestRequestBody, InvocationCtx, InvocationReport, LinkedComponent,
     OutputSink, RequestCell, ResponseSender, Sandbox,
 };
-use weir_telemetry::{ColdStart, Phase};
+use weir_telemetry::{ColdStart, FunctionColdStart, Phase};
 use weir_types::{ErrorCode, FunctionKind};
 
 /// A request to an HTTP function.
@@ -239,9 +239,12 @@ impl Dispatch {
         if let Some(entry) = self.components.loaded(digest) {
             return Ok(entry);
         }
+        let metrics = &function.deployment().metrics;
         if let Ok(entry) = call.trace.during(Phase::Fetch, self.fetch(digest, kind)).await {
+            metrics.cold_start(FunctionColdStart::Component);
             return Ok(entry);
         }
+        metrics.cold_start(FunctionColdStart::Compile);
         let compiled = call.trace.during(Phase::Compile, self.recompiler.compile(digest, kind));
         compiled.await.map_err(|error| {
             let text = format!("recompiling the function failed; deploy it again: {error}");

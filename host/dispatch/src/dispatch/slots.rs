@@ -23,7 +23,7 @@ use weir_control::registry::DeployedFunction;
 use weir_control::secrets::GrantedSecrets;
 use weir_sandbox::instance::Instance;
 use weir_sandbox::{SecretEnv, TenantMemory};
-use weir_telemetry::{InstanceScope, Metrics, QuotaKind, Retired};
+use weir_telemetry::{FunctionColdStart, InstanceScope, Metrics, QuotaKind, Retired};
 use weir_types::{ErrorCode, TenantId};
 
 /// The instance slots of a node.
@@ -101,6 +101,14 @@ impl InstanceSlots {
         self.make_room(deployment, &memory)?;
         let permit = self.permit(&share, may_wait).await?;
         deployment.metrics.instance(true);
+        if deployment.manifest.reuse.is_some() {
+            // The call itself runs as well.
+            let is_scaled_out = deployment.gate.running() > 1;
+            deployment.metrics.cold_start(match is_scaled_out {
+                true => FunctionColdStart::ScaledOut,
+                false => FunctionColdStart::Instance,
+            });
+        }
         Ok(InstanceSlot { idle: None, secrets, env: SecretEnv::default(), permit, memory })
     }
 
@@ -228,6 +236,24 @@ impl InstanceSlots {
         }
         self.metrics.process.instance_waited(InstanceScope::Node);
         self.turns.turn(tenant).await
+    }
+
+    /// Live instances of a tenant, idle ones included, and their limit. `is_alone`: whether all
+    /// instances of the node are the tenant's. The number is `None` if the tenant may have all
+    /// instances of the node, because they are not counted by tenant then.
+    pub fn usage(&self, tenant: &TenantId, is_alone: bool) -> (Option<u64>, u64) {
+        let share = self.shares.tenant(tenant);
+        let max = u64::from(share.instances_max);
+        let free = match &share.permits {
+            Some(permits) => Some(permits.available_permits()),
+            None => is_alone.then(|| self.turns.free()),
+        };
+        (free.map(|free| max.saturating_sub(free as u64)), max)
+    }
+
+    /// Used and allowed memory of the instances of a tenant.
+    pub fn memory(&self, tenant: &TenantId) -> (u64, u64) {
+        self.shares.tenant(tenant).memory.usage()
     }
 
     /// The reason why a call of `tenant` has waited for too long, if the tenant has all instances of

@@ -12,10 +12,7 @@ impl NodeState {
         if bytes_max == u64::MAX {
             return Ok(());
         }
-        let functions = self.registry.list(tenant);
-        let components = functions.iter().flat_map(|function| function.versions.values());
-        let components: u64 = components.map(|version| version.record.component_bytes).sum();
-        let stored = components.saturating_add(self.models.stored_bytes(tenant));
+        let stored = self.stored_bytes(tenant);
         if stored.saturating_add(bytes) <= bytes_max {
             return Ok(());
         }
@@ -23,6 +20,19 @@ impl NodeState {
             "the tenant's components and models take {stored} bytes, and {bytes} more would exceed its {bytes_max} (stored_bytes_max of [node.tenants]); remove old versions"
         );
         Err(ApiError::new(ErrorCode::QuotaExceeded, text))
+    }
+
+    /// Bytes of all versions of the tenant's components and models.
+    pub(super) fn stored_bytes(&self, tenant: &TenantId) -> u64 {
+        let functions = self.registry.list(tenant);
+        let components = functions.iter().flat_map(|function| function.versions.values());
+        let components: u64 = components.map(|version| version.record.component_bytes).sum();
+        components.saturating_add(self.models.stored_bytes(tenant))
+    }
+
+    /// Number of the tenant's functions, models, kernel graphs and workflows.
+    pub(super) fn names(&self, tenant: &TenantId) -> usize {
+        self.registry.list(tenant).len() + self.workflows.list(tenant).len() + self.models.list(tenant).len()
     }
 
     /// Rejects a new name of a function, model, kernel graph or workflow beyond the tenant's quota.
@@ -34,9 +44,7 @@ impl NodeState {
         if names_max == u32::MAX || is_known {
             return Ok(());
         }
-        let names = self.registry.list(tenant).len()
-            + self.workflows.list(tenant).len()
-            + self.models.list(tenant).len();
+        let names = self.names(tenant);
         if names < names_max as usize {
             return Ok(());
         }

@@ -4,6 +4,7 @@
 //! function was deleted and its invocations have ended. Then the series are removed.
 
 use super::canaries::{LatestVersions, OUTCOMES};
+use super::cold_starts::FunctionColdStart;
 use super::time_buckets;
 use http::StatusCode;
 use parking_lot::Mutex;
@@ -138,6 +139,14 @@ struct End {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ColdStartLabels {
+    tenant: String,
+    function: String,
+    cause: &'static str,
+    from: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct SloLabels {
     tenant: String,
     function: String,
@@ -163,6 +172,12 @@ impl FunctionLabels {
     fn version(&self, version: u32, outcome: &'static str) -> VersionLabels {
         let Self { tenant, function } = self.clone();
         VersionLabels { tenant, function, version, outcome }
+    }
+
+    fn cold_start(&self, cause: FunctionColdStart) -> ColdStartLabels {
+        let Self { tenant, function } = self.clone();
+        let (cause, from) = cause.labels();
+        ColdStartLabels { tenant, function, cause, from }
     }
 
     fn end(&self, cause: Retired) -> End {
@@ -191,6 +206,7 @@ pub(super) struct FunctionFamilies {
     canary_calls: Family<VersionLabels, Counter>,
     instances: Family<Use, Counter>,
     retired: Family<End, Counter>,
+    cold_starts: Family<ColdStartLabels, Counter>,
     live: Arc<Mutex<HashMap<FunctionLabels, Weak<FunctionSeries>>>>,
 }
 
@@ -206,6 +222,7 @@ impl FunctionFamilies {
             canary_calls: Family::default(),
             instances: Family::default(),
             retired: Family::default(),
+            cold_starts: Family::default(),
             live: Arc::default(),
         };
         let Self {
@@ -218,6 +235,7 @@ impl FunctionFamilies {
             canary_calls,
             instances,
             retired,
+            cold_starts,
             ..
         } = functions.clone();
         let help = "Invocations with a service level objective, by what became of it";
@@ -242,6 +260,8 @@ impl FunctionFamilies {
         registry.register("function_instances", help, instances);
         let help = "Reusable instances that were retired, by cause";
         registry.register("function_instances_retired", help, retired);
+        let help = "Parts that invocations of a function waited for, by cause, and by where models came from";
+        registry.register("function_cold_starts", help, cold_starts);
         functions
     }
 
@@ -329,6 +349,12 @@ impl FunctionMetrics {
         functions.retired.get_or_create(&owner.end(cause)).inc();
     }
 
+    /// Counts a cold start.
+    pub fn cold_start(&self, cause: FunctionColdStart) {
+        let FunctionSeries { owner, functions, .. } = &*self.0;
+        functions.cold_starts.get_or_create(&owner.cold_start(cause)).inc();
+    }
+
     /// Counts an invocation of a function with a canary. Only the versions called last keep their
     /// series.
     pub fn canary_call(&self, version: Version, is_failed: bool) {
@@ -380,6 +406,7 @@ impl Drop for FunctionSeries {
             hits,
             instances,
             retired,
+            cold_starts,
             live,
             ..
         } = &self.functions;
@@ -408,6 +435,9 @@ impl Drop for FunctionSeries {
         }
         for cause in Retired::ALL {
             retired.remove(&owner.end(cause));
+        }
+        for cause in FunctionColdStart::all() {
+            cold_starts.remove(&owner.cold_start(cause));
         }
     }
 }

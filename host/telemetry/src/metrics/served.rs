@@ -4,6 +4,7 @@
 //! a function. They are plain atomics, which `/metrics` ([`super::triton`]) and the statistics of
 //! the inference protocol read.
 
+use super::cold_starts::{ModelColdStart, ModelColdStarts};
 use super::{size_buckets, time_buckets};
 use crate::logs::now_ms;
 use parking_lot::Mutex;
@@ -80,6 +81,7 @@ pub(super) struct ServedSeries {
     pub(super) phases: PhaseCounters,
     pub(super) runs: RunCounters,
     pub(super) cache: CacheCounters,
+    pub(super) cold_starts: ModelColdStarts,
     all: AllServed,
 }
 
@@ -190,6 +192,7 @@ impl ServedSeries {
             phases: PhaseCounters::default(),
             runs: RunCounters::new(),
             cache: CacheCounters::default(),
+            cold_starts: ModelColdStarts::default(),
             all,
         }
     }
@@ -287,6 +290,13 @@ impl Tally {
 
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Served {
+    /// Counts a load of the model that a call waited for.
+    pub fn cold_start(&self, cold_start: ModelColdStart) {
+        self.0.cold_starts.add(cold_start);
+    }
 }
 
 impl Served {

@@ -36,6 +36,15 @@ struct TritonSloLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ModelColdStartLabels {
+    tenant: String,
+    model: String,
+    version: String,
+    cause: &'static str,
+    from: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct TritonFailureLabels {
     tenant: String,
     model: String,
@@ -92,7 +101,23 @@ fn outcomes(encoder: &mut DescriptorEncoder<'_>, all: &[Served]) -> Encoded {
         served.series().seconds.encode(metric.encode_family(&model(served))?)?;
     }
     objectives(encoder, all)?;
+    cold_starts(encoder, all)?;
     batches(encoder, all)
+}
+
+/// Encodes the loads of models that calls waited for.
+fn cold_starts(encoder: &mut DescriptorEncoder<'_>, all: &[Served]) -> Encoded {
+    let help = "Loads of a model that calls waited for, by cause, and by where the model came from";
+    let mut metric = encoder.encode_descriptor("weir_model_cold_starts", help, None, MetricType::Counter)?;
+    for served in all {
+        for (cold_start, count) in served.series().cold_starts.counts() {
+            let TritonModelLabels { tenant, model, version } = model(served);
+            let (cause, from) = cold_start.labels();
+            let labels = ModelColdStartLabels { tenant, model, version, cause, from };
+            metric.encode_family(&labels)?.encode_counter::<[(&str, &str); 0], _, u64>(&count, None)?;
+        }
+    }
+    Ok(())
 }
 
 /// Encodes the outcomes of service level objectives. The kept objectives are the goodput.

@@ -1,6 +1,6 @@
 //! Parts of a trace below the span of a call: spans of phases, steps and requests.
 
-use super::context::{SpanId, inject};
+use super::context::SpanId;
 use super::{CallSpan, Phase, SpanKind, Trace};
 use crate::trace::sink::{Attribute, AttributeValue, EndedSpan};
 use http::HeaderMap;
@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 use weir_types::ErrorCode;
 
-/// A span that ends when it is dropped; empty if the call is not sampled.
+/// A span that ends when it is dropped; empty if the call is neither sampled nor recorded.
 #[derive(Debug, Default)]
 pub struct Span(Option<Box<ActiveSpan>>);
 
@@ -52,7 +52,7 @@ impl Span {
         Spanned { future, span: self }
     }
 
-    /// Sets an attribute, which is computed only if the call is sampled.
+    /// Sets an attribute, which is computed only if the call is sampled or recorded.
     pub fn set(&mut self, key: &'static str, value: impl FnOnce() -> AttributeValue) {
         if let Some(span) = &mut self.0 {
             span.attributes.push(Attribute { key, value: value() });
@@ -74,7 +74,7 @@ impl Span {
     /// Makes the span the caller of a request with these headers.
     pub fn inject(&self, headers: &mut HeaderMap) {
         if let Some(span) = &self.0 {
-            inject(headers, span.call.trace_id, span.id, span.call.state.as_ref());
+            span.call.inject(span.id, headers);
         }
     }
 }
@@ -85,7 +85,7 @@ impl Drop for ActiveSpan {
         if let Some(kind) = self.failure {
             self.attributes.push(Attribute { key: "error.type", value: AttributeValue::Static(kind) });
         }
-        call.tracer.record(&EndedSpan {
+        call.ended(&EndedSpan {
             trace_id: call.trace_id,
             id: self.id,
             parent: Some(self.parent),

@@ -46,7 +46,8 @@ impl Lines {
 
 fn tracer(ratio: f64) -> (Tracer, Arc<Lines>) {
     let lines = Arc::<Lines>::default();
-    (Tracer::new(Sampler::new(ratio), lines.clone()), lines)
+    let recent = RecentCallLimits { calls_max: 10, tenant_calls_max: 10, calls_per_s: 1 };
+    (Tracer::new(Sampler::new(ratio), lines.clone(), recent), lines)
 }
 
 fn describe() -> CallDescription {
@@ -71,7 +72,7 @@ fn caller(flags: &str) -> TraceParent {
 fn call_without_sampling_has_no_spans_and_passes_its_headers_on() {
     let (tracer, lines) = tracer(0.0);
     for parent in [None, Some(caller("00"))] {
-        let trace = tracer.start(parent, || panic!("not described"));
+        let trace = tracer.start(parent, false, || panic!("not described"));
         let mut headers = HeaderMap::new();
         headers.insert(TRACEPARENT, "as-it-was".parse().unwrap());
         trace.reserve().inject(&mut headers);
@@ -84,7 +85,7 @@ fn call_without_sampling_has_no_spans_and_passes_its_headers_on() {
 #[test]
 fn spans_form_a_tree_below_the_clients_span() {
     let (tracer, lines) = tracer(0.0);
-    let trace = tracer.start(Some(caller("01")), describe);
+    let trace = tracer.start(Some(caller("01")), false, describe);
     drop(trace.phase(Phase::Queue));
     let guest = trace.reserve();
     drop(guest.trace().phase(Phase::ModelRun));
@@ -107,7 +108,7 @@ fn spans_form_a_tree_below_the_clients_span() {
 #[test]
 fn requests_of_a_guest_name_its_span_as_their_parent() {
     let (tracer, lines) = tracer(1.0);
-    let trace = tracer.start(None, describe);
+    let trace = tracer.start(None, false, describe);
     let guest = trace.reserve();
     let mut headers = HeaderMap::new();
     headers.insert("tracestate", "of=another-trace".parse().unwrap());
@@ -135,16 +136,16 @@ fn outcome_is_an_error_only_if_the_server_is_at_fault() {
         let found = span.attributes.into_iter().find(|attribute| attribute.key == key);
         (span.failure, found.map(|attribute| attribute.value))
     };
-    let trace = tracer.start(None, describe);
+    let trace = tracer.start(None, false, describe);
     trace.failed(ErrorCode::GuestTrap);
     drop(trace);
     let status = |code| Some(AttributeValue::Int(code));
     assert_eq!(value("http.response.status_code"), (Some("guest-trap".to_owned()), status(500)));
-    let trace = tracer.start(None, describe);
+    let trace = tracer.start(None, false, describe);
     trace.failed(ErrorCode::BodyTooLarge);
     drop(trace);
     assert_eq!(value("error.type"), (None, Some(AttributeValue::Static("body-too-large"))));
-    let trace = tracer.start(None, describe);
+    let trace = tracer.start(None, false, describe);
     trace.answered(StatusCode::OK);
     drop(trace);
     assert_eq!(value("http.response.status_code"), (None, status(200)));
@@ -153,9 +154,62 @@ fn outcome_is_an_error_only_if_the_server_is_at_fault() {
 #[test]
 fn span_of_a_future_ends_with_it() {
     let (tracer, lines) = tracer(1.0);
-    let trace = tracer.start(None, describe);
+    let trace = tracer.start(None, false, describe);
     let mut future = Box::pin(trace.during(Phase::ModelLoad, std::future::ready(1)));
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(future.as_mut().poll(&mut cx).is_ready());
     lines.get("model_load");
+}
+
+#[test]
+fn recorded_call_has_a_timeline_and_leaves_headers_and_sink_alone() {
+    let (tracer, lines) = tracer(0.0);
+    let described = || {
+        let attributes = [
+            ("weir.function", AttributeValue::Name(Name::new("hello").unwrap())),
+            ("weir.version", AttributeValue::Int(3)),
+        ];
+        let attributes = attributes.into_iter().map(|(key, value)| Attribute { key, value }).collect();
+        CallDescription { attributes, ..describe() }
+    };
+    let trace = tracer.start(None, true, described);
+    assert!(!trace.is_sampled());
+    drop(trace.phase(Phase::Queue));
+    let guest = trace.phase(Phase::Guest);
+    let mut headers = HeaderMap::new();
+    guest.inject(&mut headers);
+    trace.inject(&mut headers);
+    assert!(headers.is_empty(), "{headers:?}");
+    let mut load = guest.trace().phase(Phase::ModelLoad);
+    load.failed(ErrorCode::DeadlineExceeded);
+    drop(load);
+    drop(guest);
+    trace.failed(ErrorCode::GuestTrap);
+    assert!(tracer.recent().find(&TenantId::default(), "r1").is_none(), "the call has not ended");
+    drop(trace);
+    assert!(lines.0.lock().is_empty());
+    let found = tracer.recent().find(&TenantId::default(), "r1").unwrap();
+    assert_eq!((found.call.version.0, found.call.error.as_deref()), (3, Some("guest-trap")));
+    assert_eq!(found.call.status, Some(500));
+    let spans: Vec<_> = found.spans.iter().map(|span| (span.name.as_str(), span.parent)).collect();
+    assert_eq!(spans, [("queue", None), ("guest", None), ("model_load", Some(1))]);
+    assert_eq!(found.spans[2].error.as_deref(), Some("deadline-exceeded"));
+    assert!(found.call.is_failed() && found.spans[1].duration_ns <= found.call.duration_ns);
+}
+
+#[test]
+fn spans_beyond_the_limit_of_a_call_are_counted() {
+    let (tracer, _) = tracer(0.0);
+    let attributes = || {
+        let model = AttributeValue::Name(Name::new("digits").unwrap());
+        let version = AttributeValue::Int(1);
+        vec![Attribute { key: "weir.model", value: model }, Attribute { key: "weir.version", value: version }]
+    };
+    let trace = tracer.start(None, true, || CallDescription { attributes: attributes(), ..describe() });
+    for _ in 0..130 {
+        drop(trace.phase(Phase::ModelRun));
+    }
+    drop(trace);
+    let found = tracer.recent().find(&TenantId::default(), "r1").unwrap();
+    assert_eq!((found.spans.len(), found.spans_dropped), (128, 2));
 }

@@ -77,6 +77,9 @@ pub(crate) struct MemoryReport {
     pub(crate) outside_bytes: u64,
     /// Memory available to the pool, in bytes.
     pub(crate) capacity_bytes: u64,
+    /// Memory that the pool has taken from the device, in bytes.
+    #[serde(default)]
+    pub(crate) pool_bytes: u64,
     /// Host memory of the pinned cache, in bytes.
     pub(crate) pinned_capacity_bytes: u64,
     /// Bytes of the weights in the pinned cache.
@@ -90,7 +93,9 @@ impl MemoryReport {
         let PinnedCacheUsage { bytes_max, used_bytes, .. } = gpu.pinned.usage();
         let pinned_capacity_bytes = bytes_max;
         let pinned_used_bytes = used_bytes;
-        Self { outside_bytes, capacity_bytes, pinned_capacity_bytes, pinned_used_bytes }
+        let pool = gpu.pool.usage();
+        let pool_bytes = pool.used_bytes + pool.idle_bytes;
+        Self { outside_bytes, capacity_bytes, pool_bytes, pinned_capacity_bytes, pinned_used_bytes }
     }
 }
 

@@ -56,6 +56,12 @@ impl ReportedMemory {
         self.last().map_or(0, |report| report.outside_bytes)
     }
 
+    /// Returns the memory that the pool for weights and runs has taken from the device, in bytes, by
+    /// the last report; `None` before it.
+    pub(crate) fn pool_bytes(&self) -> Option<u64> {
+        self.last().map(|report| report.pool_bytes)
+    }
+
     /// Scales `configured_bytes`, a part of the limit, by the share of the limit that other users
     /// of the device leave. `accounted_bytes` of their memory count as available, because they are
     /// accounted for elsewhere.

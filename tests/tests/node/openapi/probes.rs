@@ -103,11 +103,11 @@ pub(super) async fn authentication(checker: &mut ResponseChecker<'_>) {
         checker.use_client(node.client());
         let anonymous = checker.any(operation, &target, |request| request).await;
         assert_eq!(anonymous.status == 401, !operation.is_open(), "{}: {anonymous:?}", operation.id);
-        let is_metrics = operation.path == "/metrics";
+        let is_operators = ["/metrics", "/v1/tenants"].contains(&operation.path.as_str());
         if !operation.is_open() {
             checker.use_client(&node.with_token(OPERATOR));
             let operator = checker.any(operation, &target, |request| request).await;
-            assert_eq!(operator.status, if is_metrics { 200 } else { 403 }, "{}", operation.id);
+            assert_eq!(operator.status, if is_operators { 200 } else { 403 }, "{}", operation.id);
         }
     }
 }

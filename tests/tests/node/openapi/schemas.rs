@@ -5,7 +5,8 @@ use jsonschema::draft202012;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use weir_types::api::{
-    ClusterStatus, DeviceStatus, ErrorBody, MemberStatus, SloRefusal, StepHedge, WorkflowStep,
+    ClusterStatus, DeviceStatus, ErrorBody, MemberStatus, MemoryMap, ModelBytes, SloRefusal, StepHedge,
+    WorkflowStep,
 };
 use weir_types::{Cost, ElementType, ErrorCode, NodeId};
 
@@ -121,6 +122,13 @@ fn values_that_a_single_node_does_not_send_match_their_schemas() {
         capacity_bytes: 1,
         used_bytes: 0,
         resident: vec!["m:1".to_owned()],
+        memory: Some(MemoryMap {
+            models: vec![ModelBytes { model: "m:1".to_owned(), bytes: 1 }],
+            other_models_bytes: 0,
+            intermediates_bytes: 0,
+            workspace_bytes: 0,
+            free_bytes: 0,
+        }),
         lost: Some("lost".to_owned()),
     };
     let member = MemberStatus {

@@ -8,7 +8,7 @@ import json as jsonlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, Literal, cast
 from uuid import uuid4
 
 import httpx2
@@ -29,6 +29,8 @@ from .._request import (
 from .._response import Response
 from .._retry import RetryPolicy
 from ..schema import (
+    CallKind,
+    CallTimeline,
     Deployed,
     Embeddings,
     Event,
@@ -36,8 +38,10 @@ from ..schema import (
     FunctionManifest,
     Invocation,
     Placement,
+    RecentCallPage,
     Server,
     Status,
+    TenantPage,
     Usage,
 )
 from .._settings import Settings
@@ -305,6 +309,27 @@ class Client:
     def usage(self) -> Usage:
         """The tenant's device usage on the node."""
         return cast("Usage", self._http.json(request(operations.USAGE)))
+
+    def tenants(self) -> TenantPage:
+        """The use of each quota by the tenant; by all tenants with the operator's token."""
+        return cast("TenantPage", self._http.json(request(operations.LIST_TENANTS)))
+
+    def calls(
+        self,
+        *,
+        kind: CallKind | None = None,
+        name: str | None = None,
+        outcome: Literal["ok", "failed"] | None = None,
+        limit: int | None = None,
+    ) -> RecentCallPage:
+        """Recent calls that the node received, newest first."""
+        query = {"kind": kind, "name": name, "outcome": outcome, "limit": limit}
+        return cast("RecentCallPage", self._http.json(request(operations.LIST_CALLS, query=query)))
+
+    def call_timeline(self, request_id: str) -> CallTimeline:
+        """The phases and workflow steps of a recent call."""
+        sent = request(operations.SHOW_CALL, request_id=request_id)
+        return cast("CallTimeline", self._http.json(sent))
 
     def metrics(self) -> str:
         """The metrics, in the text format of Prometheus."""

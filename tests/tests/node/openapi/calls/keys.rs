@@ -20,6 +20,7 @@ pub(in super::super) async fn call(checker: &mut ResponseChecker<'_>) {
     let token = created.json::<Value>()["token"].as_str().expect("the answer has a token").to_owned();
     checker.use_client(&node.with_token(&token));
     checker.call(("metrics", 403), "/metrics").await;
+    checker.call(("listTenants", 403), "/v1/tenants").await;
     checker.use_client(&admin);
     checker.call(("revokeKey", 204), "/v1/keys/k").await;
     backups(checker, &admin).await;

@@ -12,6 +12,8 @@ pub(in super::super) async fn call(checker: &mut ResponseChecker<'_>) {
         ("openapi", "/v1/openapi.yaml"),
         ("status", "/v1/status"),
         ("usage", "/v1/usage"),
+        ("listTenants", "/v1/tenants"),
+        ("listCalls", "/v1/calls?kind=model&name=digits&outcome=ok&limit=5"),
         ("events", "/v1/events?limit=1000&name=f&since_ms=1&kind=deployed,fault"),
         ("showServer", "/v2"),
         ("showServerWithSlash", "/v2/"),
@@ -24,8 +26,20 @@ pub(in super::super) async fn call(checker: &mut ResponseChecker<'_>) {
         checker.call(("events", 400), &format!("/v1/events?{bad}")).await;
     }
     checker.call(("showPlacement", 404), "/v1/placements/unknown").await;
+    recent_calls(checker).await;
     dashboard(checker).await;
     objects(checker).await;
+}
+
+async fn recent_calls(checker: &mut ResponseChecker<'_>) {
+    for bad in ["kind=graph", "outcome=maybe", "limit=501", "since_ms=1"] {
+        checker.call(("listCalls", 400), &format!("/v1/calls?{bad}")).await;
+    }
+    checker.call(("showCall", 404), "/v1/calls/unknown").await;
+    // The calls of `inference.rs` ended some time ago, and `infer` asked for an explanation.
+    let shown = checker.call(("showCall", 200), "/v1/calls/infer").await;
+    let timeline: serde_json::Value = shown.json();
+    assert!(timeline["spans"].as_array().is_some_and(|spans| !spans.is_empty()), "{timeline}");
 }
 
 /// The dashboard, which is a part of the program only if it was built before.

@@ -1,0 +1,44 @@
+// Holds back new values while they would move what the user points at: a button that moves between
+// the press and the release of the pointer gets no click.
+
+/** Number of reasons to hold values back. */
+let holds = 0;
+let waiting: (() => void)[] = [];
+
+/** Holds new values back until the returned function is called. */
+export function holdUpdates(): () => void {
+  let isHeld = true;
+  holds += 1;
+  return () => {
+    if (!isHeld) return;
+    isHeld = false;
+    holds -= 1;
+    if (holds > 0) return;
+    const released = waiting;
+    waiting = [];
+    released.forEach((release) => release());
+  };
+}
+
+/** Resolves once nothing holds new values back. */
+export async function updatesAllowed(): Promise<void> {
+  while (holds > 0) await new Promise<void>((release) => waiting.push(release));
+}
+
+/** Holds new values back while a pointer is pressed. */
+export function holdWhilePressed(target: EventTarget): void {
+  let release: (() => void) | undefined;
+  const end = (): void => {
+    const ended = release;
+    release = undefined;
+    // The click follows the release of the pointer.
+    if (ended !== undefined) setTimeout(ended, 0);
+  };
+  target.addEventListener('pointerdown', (event) => {
+    // A context menu may take the release of the other buttons.
+    if ('button' in event && event.button !== 0) return;
+    release ??= holdUpdates();
+  });
+  target.addEventListener('pointerup', end);
+  target.addEventListener('pointercancel', end);
+}
