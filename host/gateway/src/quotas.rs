@@ -313,6 +313,7 @@ impl std::fmt::Debug for RequestPermit {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::time::Duration;
 
     const S: u64 = 1_000_000_000;
 
