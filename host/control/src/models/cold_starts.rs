@@ -35,9 +35,9 @@ mod tests {
     #[test]
     fn second_load_of_a_device_follows_an_eviction() {
         let loaded = LoadedDevices::default();
-        assert_eq!(loaded.reason(Ordinal(0)), LoadReason::First);
-        loaded.note(Ordinal(0));
-        assert_eq!(loaded.reason(Ordinal(0)), LoadReason::Evicted);
-        assert_eq!(loaded.reason(Ordinal(1)), LoadReason::ScaledOut);
+        assert_eq!(loaded.reason(0), LoadReason::First);
+        loaded.note(0);
+        assert_eq!(loaded.reason(0), LoadReason::Evicted);
+        assert_eq!(loaded.reason(1), LoadReason::ScaledOut);
     }
 }
