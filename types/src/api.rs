@@ -16,6 +16,9 @@ pub use invocations::{
 mod canary;
 pub use canary::{Canary, CanaryReport, VersionCalls};
 
+mod aliases;
+pub use aliases::{AliasRequest, AliasTarget, Aliases};
+
 mod events;
 pub use events::{Event, EventKind, EventPage, EventResource, UnknownEventKind};
 
@@ -142,6 +145,9 @@ pub struct Function {
     /// The version that gets a share of the calls, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<Canary>,
+    /// The aliases that were set.
+    #[serde(default, skip_serializing_if = "Aliases::is_empty")]
+    pub aliases: Aliases,
 }
 
 /// Response of `PUT /v1/functions/{name}`.
@@ -268,6 +274,9 @@ pub struct Model {
     /// The version that gets a share of the runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<Canary>,
+    /// The aliases that were set.
+    #[serde(default, skip_serializing_if = "Aliases::is_empty")]
+    pub aliases: Aliases,
 }
 
 /// One version of a workflow. Response of `GET /v1/workflows/{name}/versions/{version}`.
@@ -345,6 +354,9 @@ pub struct Workflow {
     pub active: WorkflowVersion,
     /// All versions, oldest first.
     pub versions: Vec<Version>,
+    /// The aliases that were set.
+    #[serde(default, skip_serializing_if = "Aliases::is_empty")]
+    pub aliases: Aliases,
 }
 
 /// Response of `PUT /v1/workflows/{name}`.

@@ -8,6 +8,7 @@ mod sync;
 mod upload_settings;
 
 use crate::commands::CommandContext;
+use crate::commands::alias::{self, AliasArgs};
 use crate::commands::canary;
 use crate::commands::collection::{Collection, NameArgs, RemoveArgs, ShowArgs, VersionArgs};
 use crate::commands::functions::cache;
@@ -36,6 +37,7 @@ use weir_types::{Name, Port, RunningMean, Signature, Version};
 ///   weir models capacity digits --rate 200 --slo-ms 10
 ///   weir models push digits digits.onnx --canary 10 --promote-after 5m
 ///   weir models rollback digits              # end the canary, or restore the version before
+///   weir models alias digits stable 3        # requests may name digits:stable
 ///   weir models release digits --version 1    # end a quarantine
 ///   weir models rm digits --version 1
 #[derive(Debug, clap::Args)]
@@ -75,6 +77,8 @@ enum ModelAction {
         #[arg(long, value_name = "VERSION")]
         to: Option<u32>,
     },
+    /// Give a version another name, such as stable, or list the aliases
+    Alias(AliasArgs),
     /// End the quarantine of a version that ended its worker process repeatedly
     Release(ReleaseArgs),
     /// Remove a model with all its versions, or one version
@@ -104,6 +108,7 @@ pub(crate) fn run(args: ModelsArgs, context: &CommandContext) -> Result<()> {
         ModelAction::Capacity(args) => profile::capacity(&args, &models.client, context),
         ModelAction::Promote(args) => promote(&models, &args.name),
         ModelAction::Rollback { name, to } => roll_back(&models, name, to),
+        ModelAction::Alias(args) => alias::run(&args, &models),
         ModelAction::Release(args) => release(&models, &args),
         ModelAction::Rm(args) => models.remove(&args),
     }
@@ -141,7 +146,9 @@ fn with_versions(model: &Model) -> String {
     let versions: Vec<String> = model.versions.iter().map(ToString::to_string).collect();
     let canary = model.canary.map(|canary| format!("canary       {}\n", canary::share(canary, "runs")));
     let details = details(&model.active);
-    format!("{details}versions     {}\n{}", versions.join(", "), canary.unwrap_or_default())
+    let aliases = alias::on_one_line(&model.aliases).map(|aliases| format!("aliases      {aliases}\n"));
+    let canary = canary.unwrap_or_default();
+    format!("{details}versions     {}\n{canary}{}", versions.join(", "), aliases.unwrap_or_default())
 }
 
 fn release(models: &Collection, ReleaseArgs { name, version }: &ReleaseArgs) -> Result<()> {
@@ -170,7 +177,7 @@ fn list(models: &[Model]) -> String {
     if models.is_empty() {
         return "no models; `weir models push NAME FILE.onnx` adds one".into();
     }
-    let rows = models.iter().map(|Model { active, versions, canary }| {
+    let rows = models.iter().map(|Model { active, versions, canary, .. }| {
         [
             active.name.to_string(),
             canary::version_in_list(active.version, *canary),

@@ -30,7 +30,7 @@ use weir_control::registry::{DeploymentKind, FunctionParts, RegistryEntry};
 use weir_inference::Content;
 use weir_telemetry::logs::now_ms;
 use weir_types::api::{Canary, CanaryReport, EventKind, Function, Model};
-use weir_types::{ErrorCode, ModelId, Name, TenantId, Version};
+use weir_types::{ErrorCode, ModelId, Name, TenantId, Version, VersionRef};
 
 /// The version of an asynchronous invocation, fixed when the request was accepted. In the extensions
 /// of the request when it runs.
@@ -40,8 +40,8 @@ pub(crate) struct FixedVersion(pub(crate) Version);
 /// The parts of a request that decide about the version that it uses.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct VersionChoice<'a> {
-    /// The version that the request names.
-    named: Option<Version>,
+    /// The version that the request names, by number or alias.
+    named: Option<&'a VersionRef>,
     fixed: Option<Version>,
     key: Option<&'a [u8]>,
 }
@@ -57,12 +57,12 @@ impl<'a> VersionChoice<'a> {
     }
 
     /// The choice for a request that names a version; `None`: the choice stays the same.
-    pub(crate) fn of_version(self, named: Option<Version>) -> Self {
+    pub(crate) fn of_version(self, named: Option<&'a VersionRef>) -> Self {
         Self { named, ..self }
     }
 
     /// The version that the request names.
-    pub(crate) fn named(&self) -> Option<Version> {
+    pub(crate) fn named(&self) -> Option<&'a VersionRef> {
         self.named
     }
 
@@ -77,16 +77,19 @@ impl<'a> VersionChoice<'a> {
     }
 
     /// The version for the call. A fixed version that was removed is replaced by a serving version,
-    /// and a named version is not.
+    /// and a named version is not. An alias names the version that was fixed with it, if any.
     pub(crate) fn choose<'e, K: DeploymentKind>(
         &self,
         entry: &'e RegistryEntry<K>,
     ) -> Option<&'e Arc<K::Deployment>> {
-        if let Some(named) = self.named {
-            return entry.versions.get(&named);
+        if let Some(VersionRef::Number(named)) = self.named {
+            return entry.versions.get(named);
         }
         let fixed = self.fixed.and_then(|fixed| entry.versions.get(&fixed));
-        fixed.or_else(|| entry.choose(self.key))
+        fixed.or_else(|| match entry.resolve(self.named).ok()? {
+            Some(named) => entry.versions.get(&named),
+            None => entry.choose(self.key),
+        })
     }
 }
 
@@ -145,7 +148,7 @@ async fn promote(
     let name = parse_name(&name)?;
     let version = read_version(body).await?;
     let registry = FunctionParts::registry(&node);
-    let before = find::<FunctionParts>(&node, &caller, &name)?.head;
+    let before = find::<FunctionParts>(&node, &caller, &name)?.head.clone();
     let entry = registry.promote_to(&caller.tenant, &name, version).await?;
     let of = (CanaryOf::Function, &caller.tenant, &name);
     if let Some(ended) = before.canary.filter(|canary| canary.version != entry.head.active) {

@@ -11,7 +11,7 @@ use super::prefer::PreferHeader;
 use super::request_id::RequestId;
 use super::traces::{self, CallRoute};
 use super::v2::{self, NamedTarget};
-use super::versions::parse_version;
+use super::versions::parse_version_ref;
 use crate::NodeState;
 use axum::body::Body;
 use axum::extract::Request;
@@ -29,9 +29,9 @@ use weir_control::models::ModelChoices;
 use weir_control::registry::DeployedFunction;
 use weir_dispatch::{CallCtx, FunctionTarget, HttpRequest, deadline};
 use weir_types::api::InvocationKind;
-use weir_types::{ErrorCode, FunctionKind, Name, TenantId, Version};
+use weir_types::{ErrorCode, FunctionKind, Name, TenantId, VersionRef};
 
-/// The function in the path of a call: `NAME` or `NAME@VERSION` after `/fn/`.
+/// The function in the path of a call: `NAME`, `NAME@VERSION` or `NAME@ALIAS` after `/fn/`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CallTarget {
     name_len: usize,
@@ -57,8 +57,8 @@ impl CallTarget {
     }
 
     /// The version in the path after `/fn/`, if it names one.
-    fn version(self, call: &str) -> Result<Option<Version>, ApiError> {
-        call[self.name_len..self.len].strip_prefix('@').map(parse_version).transpose()
+    fn version(self, call: &str) -> Result<Option<VersionRef>, ApiError> {
+        call[self.name_len..self.len].strip_prefix('@').map(parse_version_ref).transpose()
     }
 }
 
@@ -72,7 +72,8 @@ pub(super) async fn invoke(
 ) -> Result<Response, ApiError> {
     let call = &request.uri().path()["/fn/".len()..];
     let name = target.name(call);
-    let choice = VersionChoice::for_request(&request).of_version(target.version(call)?);
+    let named = target.version(call)?;
+    let choice = VersionChoice::for_request(&request).of_version(named.as_ref());
     let deployment = find(node, &tenant, name, choice).await?;
     if let Some(prefer) = PreferHeader::take(request.headers_mut())? {
         let limits = &deployment.manifest.limits;
@@ -141,7 +142,10 @@ async fn find(
         return Ok(known);
     }
     match (choice.named(), node.registry.get(tenant, name)) {
-        (Some(version), Some(entry)) => Ok(entry.require(version)?.clone()),
+        (Some(named), Some(entry)) => match entry.resolve(Some(named))? {
+            Some(version) => Ok(entry.require(version)?.clone()),
+            None => Err(unknown(name)),
+        },
         _ => Err(unknown(name)),
     }
 }

@@ -7,6 +7,7 @@ pub(super) use capacity::capacity;
 pub(super) use profile::profile;
 
 use super::Caller;
+use super::alias;
 use super::cached;
 use super::canary;
 use super::error::ApiError;
@@ -273,7 +274,8 @@ fn summary_of(node: &NodeState, active: &ModelEntry) -> Model {
     let ModelId { tenant, name, .. } = active.source.id();
     let versions = node.models.versions(tenant, name);
     let canary = node.models.roles(tenant, name).canary;
-    Model { active: node.models.describe(active), versions, canary }
+    let aliases = node.models.aliases(tenant, name);
+    Model { active: node.models.describe(active), versions, canary, aliases }
 }
 
 /// `GET /v1/models/{name}/versions/{version}`.
@@ -384,6 +386,7 @@ impl From<ModelsError> for ApiError {
             ModelsError::NoModel(_) | ModelsError::NoKernelGraph(_) => ErrorCode::ModelNotFound,
             ModelsError::KernelGraphsOff => ErrorCode::NotSupported,
             ModelsError::NoVersion { .. } | ModelsError::NoActive(_) => ErrorCode::VersionNotFound,
+            ModelsError::Alias(error) => alias::code(error),
             ModelsError::NoCanary(_) => ErrorCode::CanaryNotFound,
             ModelsError::Exists { .. } => ErrorCode::VersionConflict,
             ModelsError::SignatureChanged { .. } => ErrorCode::SignatureChanged,

@@ -10,6 +10,7 @@ from typing import Any, cast
 from .. import _operations as operations
 from .._request import LabelSource, Operation, Upload, labels_form, manifest_header, request, upload
 from ..schema import (
+    AliasTarget,
     CanaryReport,
     Capacity,
     IndexEntry,
@@ -113,6 +114,20 @@ class AsyncModels:
         sent = request(operations.ROLL_BACK_MODEL, json={"version": version}, name=name)
         return cast("ModelVersion", await self._http.json(sent))
 
+    async def set_alias(self, name: str, alias: str, version: int) -> AliasTarget:
+        """Gives a version of a model another name, such as `stable`."""
+        sent = request(operations.SET_MODEL_ALIAS, json={"version": version}, name=name, alias=alias)
+        return cast("AliasTarget", await self._http.json(sent))
+
+    async def rollback_alias(self, name: str, alias: str) -> AliasTarget:
+        """Returns an alias to the version that it named before."""
+        sent = request(operations.ROLL_BACK_MODEL_ALIAS, name=name, alias=alias)
+        return cast("AliasTarget", await self._http.json(sent))
+
+    async def delete_alias(self, name: str, alias: str) -> None:
+        """Removes an alias of a model."""
+        await self._http.json(request(operations.DELETE_MODEL_ALIAS, name=name, alias=alias))
+
     async def show_version(self, name: str, version: int) -> ModelVersion:
         """A version of a model."""
         sent = request(operations.SHOW_MODEL_VERSION, name=name, version=version)
@@ -153,24 +168,24 @@ class AsyncModels:
         sent = request(operations.LIST_REPOSITORY, json={"ready": ready}, is_repeatable=True)
         return cast("list[IndexEntry]", await self._http.json(sent))
 
-    async def metadata(self, name: str, version: int | None = None) -> ModelMetadata:
+    async def metadata(self, name: str, version: int | str | None = None) -> ModelMetadata:
         """Inputs and outputs."""
         kinds = (operations.SHOW_METADATA, operations.SHOW_METADATA_VERSION)
         return cast("ModelMetadata", await self._of_version(kinds, name, version))
 
-    async def is_ready(self, name: str, version: int | None = None) -> bool:
+    async def is_ready(self, name: str, version: int | str | None = None) -> bool:
         """Whether inferences are answered. An unknown name is `NotFoundError`."""
         kinds = (operations.IS_MODEL_READY, operations.IS_MODEL_READY_VERSION)
         answer = await self._of_version(kinds, name, version)
         return bool(answer["ready"])
 
-    async def config(self, name: str, version: int | None = None) -> ModelConfig:
+    async def config(self, name: str, version: int | str | None = None) -> ModelConfig:
         """The configuration, in Triton's format."""
         kinds = (operations.SHOW_CONFIG, operations.SHOW_CONFIG_VERSION)
         return cast("ModelConfig", await self._of_version(kinds, name, version))
 
     async def statistics(
-        self, name: str | None = None, version: int | None = None
+        self, name: str | None = None, version: int | str | None = None
     ) -> builtins.list[ModelStatistics]:
         """Counts and times since the node's start, of one name or of all names."""
         if name is None:
@@ -181,7 +196,7 @@ class AsyncModels:
         return cast("list[ModelStatistics]", answer["model_stats"])
 
     async def _of_version(
-        self, kinds: tuple[Operation, Operation], name: str, version: int | None
+        self, kinds: tuple[Operation, Operation], name: str, version: int | str | None
     ) -> Any:
         newest, numbered = kinds
         if version is None:

@@ -33,6 +33,7 @@ pub(in super::super) async fn call(checker: &mut ResponseChecker<'_>) {
     checker.call(("releaseModelVersion", 409), "/v1/models/n/versions/7/release").await;
     sizing(checker).await;
     canary(checker).await;
+    super::aliases(checker, "Model", "/v1/models/n", 7).await;
 
     checker.put(("deployWorkflow", 200), "/v1/workflows/w-of-n", workflow("n")).await;
     checker.put(("pushNextModel", 409), "/v1/models/w-of-n", fake(0)).await;

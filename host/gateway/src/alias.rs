@@ -1,0 +1,178 @@
+//! Aliases of the versions of functions, models and workflows: the routes that change them.
+
+use super::Caller;
+use super::body::small;
+use super::error::ApiError;
+use super::permission::RouteAccess;
+use super::routes::Routes;
+use super::table::MANAGE;
+use super::versions::{VersionedResource, find, parse_name, resource_of};
+use crate::NodeState;
+use crate::state::NodeExtractor;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{post, put};
+use axum::{Extension, Json};
+use http::StatusCode;
+use std::marker::PhantomData;
+use weir_control::registry::FunctionParts;
+use weir_control::workflows::Workflows;
+use weir_control::{AliasChange, AliasError};
+use weir_inference::Content;
+use weir_telemetry::logs::now_ms;
+use weir_types::api::{AliasRequest, AliasTarget, EventKind, EventResource};
+use weir_types::{Alias, ErrorCode, Name, TenantId};
+
+/// Size limit of the JSON body that sets an alias.
+const ALIAS_BYTES_MAX: usize = 64 << 10;
+
+/// A kind of item whose versions have aliases.
+trait Aliased: Send + Sync + 'static {
+    /// Changes an alias. An error if the caller has no such item.
+    fn change(
+        node: &NodeState,
+        caller: &Caller,
+        name: &Name,
+        alias: Alias,
+        to: AliasChange,
+    ) -> impl Future<Output = Result<Option<AliasTarget>, ApiError>> + Send;
+
+    /// The resource of events.
+    fn resource() -> EventResource;
+}
+
+/// Functions or workflows.
+struct Deployments<K>(PhantomData<K>);
+
+impl<K: VersionedResource> Aliased for Deployments<K> {
+    async fn change(
+        node: &NodeState,
+        caller: &Caller,
+        name: &Name,
+        alias: Alias,
+        to: AliasChange,
+    ) -> Result<Option<AliasTarget>, ApiError> {
+        find::<K>(node, caller, name)?;
+        Ok(K::registry(node).change_alias(&caller.tenant, name, alias, (to, now_ms())).await?)
+    }
+
+    fn resource() -> EventResource {
+        resource_of::<K>()
+    }
+}
+
+struct PushedModels;
+
+impl Aliased for PushedModels {
+    async fn change(
+        node: &NodeState,
+        caller: &Caller,
+        name: &Name,
+        alias: Alias,
+        to: AliasChange,
+    ) -> Result<Option<AliasTarget>, ApiError> {
+        node.models.get_of(Content::Network, &caller.tenant, name, None)?;
+        Ok(node.models.change_alias(&caller.tenant, name, alias, (to, now_ms())).await?)
+    }
+
+    fn resource() -> EventResource {
+        EventResource::Model
+    }
+}
+
+/// The routes of aliases. `function` is the access to routes of one function.
+pub(super) fn routes(function: RouteAccess) -> Routes {
+    of::<Deployments<FunctionParts>>("functions", function)
+        .merge(of::<PushedModels>("models", MANAGE))
+        .merge(of::<Deployments<Workflows>>("workflows", MANAGE))
+}
+
+fn of<A: Aliased>(collection: &str, access: RouteAccess) -> Routes {
+    let alias = format!("/v1/{collection}/{{name}}/aliases/{{alias}}");
+    Routes::default().route(&alias, access, put(set::<A>).delete(remove::<A>)).route(
+        &format!("{alias}/rollback"),
+        access,
+        post(roll_back::<A>),
+    )
+}
+
+/// `PUT /v1/{collection}/{name}/aliases/{alias}`.
+async fn set<A: Aliased>(
+    State(node): NodeExtractor,
+    Extension(caller): Extension<Caller>,
+    Path(path): Path<(String, String)>,
+    body: Body,
+) -> Result<Json<AliasTarget>, ApiError> {
+    let body = small(body, ALIAS_BYTES_MAX).await?;
+    let AliasRequest { version } = serde_json::from_slice(&body).map_err(|error| {
+        let text = format!("the body must be {{\"version\": N}}: {error}");
+        ApiError::new(ErrorCode::InvalidRequest, text)
+    })?;
+    show(change::<A>(&node, &caller, path, AliasChange::Set(version)).await?)
+}
+
+/// `POST /v1/{collection}/{name}/aliases/{alias}/rollback`.
+async fn roll_back<A: Aliased>(
+    State(node): NodeExtractor,
+    Extension(caller): Extension<Caller>,
+    Path(path): Path<(String, String)>,
+) -> Result<Json<AliasTarget>, ApiError> {
+    show(change::<A>(&node, &caller, path, AliasChange::RollBack).await?)
+}
+
+/// `DELETE /v1/{collection}/{name}/aliases/{alias}`.
+async fn remove<A: Aliased>(
+    State(node): NodeExtractor,
+    Extension(caller): Extension<Caller>,
+    Path(path): Path<(String, String)>,
+) -> Result<Response, ApiError> {
+    change::<A>(&node, &caller, path, AliasChange::Remove).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+async fn change<A: Aliased>(
+    node: &NodeState,
+    caller: &Caller,
+    (name, alias): (String, String),
+    to: AliasChange,
+) -> Result<Option<AliasTarget>, ApiError> {
+    let name = parse_name(&name)?;
+    let alias: Alias = alias
+        .parse()
+        .map_err(|error: weir_types::AliasError| ApiError::new(ErrorCode::InvalidName, error.to_string()))?;
+    let changed = A::change(node, caller, &name, alias.clone(), to).await?;
+    note::<A>(node, &caller.tenant, (&name, &alias), changed);
+    Ok(changed)
+}
+
+/// Records the change of an alias.
+fn note<A: Aliased>(
+    node: &NodeState,
+    tenant: &TenantId,
+    (name, alias): (&Name, &Alias),
+    target: Option<AliasTarget>,
+) {
+    let resource = A::resource();
+    let text = match target {
+        Some(AliasTarget { version, .. }) => {
+            format!("alias {alias} of {resource} {name} is version {version}")
+        }
+        None => format!("alias {alias} of {resource} {name} was removed"),
+    };
+    tracing::info!(%tenant, %name, "{text}");
+    node.note(EventKind::AliasChanged, resource, tenant, name, text);
+}
+
+fn show(target: Option<AliasTarget>) -> Result<Json<AliasTarget>, ApiError> {
+    // Only a removal leaves no target.
+    target.map(Json).ok_or_else(|| ApiError::new(ErrorCode::Internal, "the alias has no version"))
+}
+
+/// The error code of an alias that names no version or was not changed.
+pub(super) fn code(error: &AliasError) -> ErrorCode {
+    match error {
+        AliasError::Unknown { .. } | AliasError::NothingBefore { .. } => ErrorCode::VersionNotFound,
+        AliasError::TooMany(_) | AliasError::InUse { .. } => ErrorCode::Conflict,
+    }
+}
