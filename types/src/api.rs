@@ -227,6 +227,9 @@ pub struct ModelPushed {
     /// The share of the version, if it is a canary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<Canary>,
+    /// Whether the version gets only the runs that name it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_preview: bool,
     /// Old versions that the push removed (`models.versions_keep`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed_versions: Vec<Version>,

@@ -10,7 +10,7 @@ mod upload_settings;
 use crate::commands::CommandContext;
 use crate::commands::alias::{self, AliasArgs};
 use crate::commands::canary;
-use crate::commands::collection::{Collection, NameArgs, RemoveArgs, ShowArgs, VersionArgs};
+use crate::commands::collection::{Collection, RemoveArgs, ShowArgs, VersionArgs};
 use crate::commands::functions::cache;
 use crate::output::{age, duration, size, table, time};
 use crate::project::old_versions;
@@ -18,9 +18,8 @@ use crate::settings::ClientArgs;
 use anyhow::Result;
 use clap::Subcommand;
 use push::PushArgs;
-use serde_json::json;
 use std::time::Duration;
-use weir_types::api::{Model, ModelOnDevice, ModelRuns, ModelVersion};
+use weir_types::api::{Model, ModelOnDevice, ModelRuns, ModelVersion, VersionRequest};
 use weir_types::{Name, Port, RunningMean, Signature, Version};
 
 /// Push, list, show and remove models
@@ -66,8 +65,13 @@ enum ModelAction {
     /// Choose a configuration and its number of instances for a request rate and a latency limit,
     /// by the measurements of `weir models profile`
     Capacity(profile::CapacityArgs),
-    /// Make the canary of a model its active version
-    Promote(NameArgs),
+    /// Make the canary or another version of a model its active version
+    Promote {
+        /// Name of the model
+        name: Name,
+        /// Version to promote [default: the canary]
+        version: Option<u32>,
+    },
     /// End the canary of a model, or push an earlier version again, as the newest
     Rollback {
         /// Name of the model
@@ -106,7 +110,7 @@ pub(crate) fn run(args: ModelsArgs, context: &CommandContext) -> Result<()> {
         ModelAction::Run(args) => run::run(&args, &models.client, context),
         ModelAction::Profile(args) => profile::profile(args, &models.client, context),
         ModelAction::Capacity(args) => profile::capacity(&args, &models.client, context),
-        ModelAction::Promote(args) => promote(&models, &args.name),
+        ModelAction::Promote { name, version } => promote(&models, &name, version),
         ModelAction::Rollback { name, to } => roll_back(&models, name, to),
         ModelAction::Alias(args) => alias::run(&args, &models),
         ModelAction::Release(args) => release(&models, &args),
@@ -124,9 +128,10 @@ pub(crate) fn restored(now: &ModelVersion) -> String {
     format!("{}:{} restores the earlier version", now.name, now.version)
 }
 
-fn promote(models: &Collection, name: &Name) -> Result<()> {
+fn promote(models: &Collection, name: &Name, version: Option<u32>) -> Result<()> {
     let path = format!("{}/promote", models.path(name));
-    let now: Model = models.client.post(&path, &format!("promote the canary of {name}"), &json!({}))?;
+    let request = VersionRequest { version: version.map(Version) };
+    let now: Model = models.client.post(&path, &format!("promote a version of {name}"), &request)?;
     models.output.result(&now, is_at)
 }
 

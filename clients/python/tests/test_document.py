@@ -82,13 +82,13 @@ CALLS: list[Callable[[Client], Any]] = [
     ],
     lambda weir: weir.embeddings("f", "text"),
     lambda weir: weir.models.push(
-        "m", b"model", {"device": "cpu"}, allow_signature_change=True, canary=10, promote_after_s=60
+        "m", b"model", {"device": "cpu"}, allow_signature_change=True, canary=10, promote_after_s=60, preview=True
     ),
     lambda weir: weir.models.push(
-        "m", b"model", version=2, allow_signature_change=True, canary=10, promote_after_s=60
+        "m", b"model", version=2, allow_signature_change=True, canary=10, promote_after_s=60, preview=True
     ),
     lambda weir: weir.models.canary("m"),
-    lambda weir: weir.models.promote("m"),
+    lambda weir: weir.models.promote("m", 2),
     lambda weir: weir.models.set_alias("m", "stable", 1),
     lambda weir: weir.models.rollback_alias("m", "stable"),
     lambda weir: weir.models.delete_alias("m", "stable"),

@@ -29,7 +29,10 @@ const ALIAS_BYTES_MAX: usize = 64 << 10;
 
 /// A kind of item whose versions have aliases.
 trait Aliased: Send + Sync + 'static {
-    /// Changes an alias. An error if the caller has no such item.
+    /// An error if the caller has no such item.
+    fn require(node: &NodeState, caller: &Caller, name: &Name) -> Result<(), ApiError>;
+
+    /// Changes an alias.
     fn change(
         node: &NodeState,
         caller: &Caller,
@@ -46,6 +49,10 @@ trait Aliased: Send + Sync + 'static {
 struct Deployments<K>(PhantomData<K>);
 
 impl<K: VersionedResource> Aliased for Deployments<K> {
+    fn require(node: &NodeState, caller: &Caller, name: &Name) -> Result<(), ApiError> {
+        find::<K>(node, caller, name).map(drop)
+    }
+
     async fn change(
         node: &NodeState,
         caller: &Caller,
@@ -53,7 +60,6 @@ impl<K: VersionedResource> Aliased for Deployments<K> {
         alias: Alias,
         to: AliasChange,
     ) -> Result<Option<AliasTarget>, ApiError> {
-        find::<K>(node, caller, name)?;
         Ok(K::registry(node).change_alias(&caller.tenant, name, alias, (to, now_ms())).await?)
     }
 
@@ -65,6 +71,10 @@ impl<K: VersionedResource> Aliased for Deployments<K> {
 struct PushedModels;
 
 impl Aliased for PushedModels {
+    fn require(node: &NodeState, caller: &Caller, name: &Name) -> Result<(), ApiError> {
+        Ok(node.models.get_of(Content::Network, &caller.tenant, name, None).map(drop)?)
+    }
+
     async fn change(
         node: &NodeState,
         caller: &Caller,
@@ -72,7 +82,6 @@ impl Aliased for PushedModels {
         alias: Alias,
         to: AliasChange,
     ) -> Result<Option<AliasTarget>, ApiError> {
-        node.models.get_of(Content::Network, &caller.tenant, name, None)?;
         Ok(node.models.change_alias(&caller.tenant, name, alias, (to, now_ms())).await?)
     }
 
@@ -104,12 +113,14 @@ async fn set<A: Aliased>(
     Path(path): Path<(String, String)>,
     body: Body,
 ) -> Result<Json<AliasTarget>, ApiError> {
+    let of = parse(&path)?;
     let body = small(body, ALIAS_BYTES_MAX).await?;
+    A::require(&node, &caller, &of.0)?;
     let AliasRequest { version } = serde_json::from_slice(&body).map_err(|error| {
         let text = format!("the body must be {{\"version\": N}}: {error}");
         ApiError::new(ErrorCode::InvalidRequest, text)
     })?;
-    show(change::<A>(&node, &caller, path, AliasChange::Set(version)).await?)
+    show(change::<A>(&node, &caller, of, AliasChange::Set(version)).await?)
 }
 
 /// `POST /v1/{collection}/{name}/aliases/{alias}/rollback`.
@@ -118,7 +129,7 @@ async fn roll_back<A: Aliased>(
     Extension(caller): Extension<Caller>,
     Path(path): Path<(String, String)>,
 ) -> Result<Json<AliasTarget>, ApiError> {
-    show(change::<A>(&node, &caller, path, AliasChange::RollBack).await?)
+    show(change::<A>(&node, &caller, parse(&path)?, AliasChange::RollBack).await?)
 }
 
 /// `DELETE /v1/{collection}/{name}/aliases/{alias}`.
@@ -127,20 +138,25 @@ async fn remove<A: Aliased>(
     Extension(caller): Extension<Caller>,
     Path(path): Path<(String, String)>,
 ) -> Result<Response, ApiError> {
-    change::<A>(&node, &caller, path, AliasChange::Remove).await?;
+    change::<A>(&node, &caller, parse(&path)?, AliasChange::Remove).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// The name and the alias in a path.
+fn parse((name, alias): &(String, String)) -> Result<(Name, Alias), ApiError> {
+    let name = parse_name(name)?;
+    let alias =
+        Alias::new(alias).map_err(|error| ApiError::new(ErrorCode::InvalidName, error.to_string()))?;
+    Ok((name, alias))
 }
 
 async fn change<A: Aliased>(
     node: &NodeState,
     caller: &Caller,
-    (name, alias): (String, String),
+    (name, alias): (Name, Alias),
     to: AliasChange,
 ) -> Result<Option<AliasTarget>, ApiError> {
-    let name = parse_name(&name)?;
-    let alias: Alias = alias
-        .parse()
-        .map_err(|error: weir_types::AliasError| ApiError::new(ErrorCode::InvalidName, error.to_string()))?;
+    A::require(node, caller, &name)?;
     let changed = A::change(node, caller, &name, alias.clone(), to).await?;
     note::<A>(node, &caller.tenant, (&name, &alias), changed);
     Ok(changed)

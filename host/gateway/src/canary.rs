@@ -148,15 +148,9 @@ async fn promote(
     let name = parse_name(&name)?;
     let version = read_version(body).await?;
     let registry = FunctionParts::registry(&node);
-    let before = find::<FunctionParts>(&node, &caller, &name)?.head.clone();
+    let before = find::<FunctionParts>(&node, &caller, &name)?.head.canary;
     let entry = registry.promote_to(&caller.tenant, &name, version).await?;
-    let of = (CanaryOf::Function, &caller.tenant, &name);
-    if let Some(ended) = before.canary.filter(|canary| canary.version != entry.head.active) {
-        let text = format!("canary {} of function {name} was rolled back by a request", ended.version);
-        node.note_canary(EventKind::CanaryRolledBack, of, text);
-    }
-    let text = format!("version {} of function {name} was promoted by a request", entry.head.active);
-    node.note_canary(EventKind::CanaryPromoted, of, text);
+    node.note_promotion((CanaryOf::Function, &caller.tenant, &name), before, entry.head.active);
     FunctionParts::rolled_back(&node);
     summary(&node, &entry).map(Json).ok_or_else(|| missing::<FunctionParts>(&name))
 }
@@ -166,12 +160,20 @@ async fn promote_model(
     State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
+    body: Body,
 ) -> Result<Json<Model>, ApiError> {
     let name = parse_name(&name)?;
+    let version = read_version(body).await?;
     node.models.get_of(Content::Network, &caller.tenant, &name, None)?;
-    let Canary { version, .. } = node.models.promote(&caller.tenant, &name, None).await?;
-    let text = format!("version {version} of model {name} was promoted by a request");
-    node.note_canary(EventKind::CanaryPromoted, (CanaryOf::Model, &caller.tenant, &name), text);
+    let before = node.models.roles(&caller.tenant, &name).canary;
+    let version = match version {
+        Some(version) => {
+            node.models.promote_to(&caller.tenant, &name, version).await?;
+            version
+        }
+        None => node.models.promote(&caller.tenant, &name, None).await?.version,
+    };
+    node.note_promotion((CanaryOf::Model, &caller.tenant, &name), before, version);
     Ok(Json(models::summary(&node, Content::Network, &caller.tenant, &name)?))
 }
 
@@ -228,6 +230,18 @@ fn age(canary: Canary) -> Duration {
 }
 
 impl NodeState {
+    /// Records a promotion by a request, and the end of the canary before, if another version was
+    /// promoted.
+    fn note_promotion(&self, of: (CanaryOf, &TenantId, &Name), before: Option<Canary>, promoted: Version) {
+        let what = format!("{} {}", of.0.resource(), of.2);
+        if let Some(Canary { version, .. }) = before.filter(|canary| canary.version != promoted) {
+            let text = format!("canary {version} of {what} was rolled back by a request");
+            self.note_canary(EventKind::CanaryRolledBack, of, text);
+        }
+        let text = format!("version {promoted} of {what} was promoted by a request");
+        self.note_canary(EventKind::CanaryPromoted, of, text);
+    }
+
     /// Records the start or the end of the canary of a function or model.
     pub(crate) fn note_canary(
         &self,

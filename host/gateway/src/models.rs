@@ -28,6 +28,7 @@ use http::HeaderMap;
 use std::sync::Arc;
 use weir_control::canary::CanaryOf;
 use weir_control::models::{ModelEntry, ModelPushError, ModelsError, PushRequest};
+use weir_control::registry::InactiveRole;
 use weir_inference::Content;
 use weir_telemetry::logs::now_ms;
 use weir_types::api::{Canary, EventKind, EventResource, Model, ModelPushed, ModelVersion};
@@ -98,8 +99,8 @@ async fn keep(
     let received = uploads::receive(node, caller, request, node.models.blobs(), bytes_max).await?;
     let ReceivedUpload { mut manifest, staged, options, place: _place }: ReceivedUpload<ModelManifest> =
         received;
-    if options.canary.is_some() && content == Content::KernelGraph {
-        let text = "kernel graphs have no canaries: canary and promote_after_ms are for functions and models";
+    if (options.canary.is_some() || options.preview) && content == Content::KernelGraph {
+        let text = "kernel graphs have neither canaries nor previews: canary, promote_after_ms and preview are for functions and models";
         return Err(ApiError::new(ErrorCode::InvalidRequest, text));
     }
     if options.dry_run || options.digest.is_some() {
@@ -143,7 +144,10 @@ async fn keep(
         manifest,
         content,
         may_change_signature: options.allow_signature_change,
-        canary: options.canary.map(|share| (share, now_ms())),
+        role: match options.canary {
+            Some(share) => Some(InactiveRole::Canary { share, now_ms: now_ms() }),
+            None => options.preview.then_some(InactiveRole::Preview),
+        },
     };
     let before = node.models.roles(&caller.tenant, name);
     let pushed = node.models.push(request, staged).await;
@@ -155,7 +159,8 @@ async fn keep(
     let canary = canary::note_push(node, before, &entry);
     let removed_versions =
         if created { remove_old_versions(node, entry.source.id()).await } else { Vec::new() };
-    Ok(Json(ModelPushed { model: node.models.describe(&entry), canary, removed_versions }))
+    let is_preview = !node.models.roles(&caller.tenant, name).serves(entry.record.version);
+    Ok(Json(ModelPushed { model: node.models.describe(&entry), canary, is_preview, removed_versions }))
 }
 
 /// Removes the versions above `models.versions_keep`. The push has succeeded already, so a failure is

@@ -7,6 +7,7 @@ use super::record::{head_key, model_key};
 use super::{ModelTrial, Models, ModelsError};
 use crate::aliases::check_unused;
 use crate::canary::CanaryShare;
+use crate::registry::InactiveRole;
 use std::sync::Arc;
 use weir_datastore::{Commit, Compare, Key, Revision, Transaction};
 use weir_types::api::{Aliases, Canary};
@@ -96,6 +97,27 @@ impl Models {
         .await
     }
 
+    /// Makes `version` active. A canary ends in any case.
+    pub async fn promote_to(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+        version: Version,
+    ) -> Result<(), ModelsError> {
+        let models = self.clone();
+        let owner = tenant.clone();
+        let of = name.clone();
+        self.change_head(tenant, name, move |roles, head| {
+            models.get(&owner, &of, Some(version))?;
+            let newest = models.all_versions(&owner, &of).last().copied().unwrap_or(version);
+            let newest = newest.max(head.newest);
+            let previous = if roles.active == Some(version) { roles.previous } else { roles.active };
+            let head = ModelHead { active: version, newest, previous, canary: None, ..head };
+            Ok(HeadChange { head: Some(head), needs: Some(version), result: () })
+        })
+        .await
+    }
+
     /// Ends `canary`: all runs use the active version again. Fails if the model has another canary by
     /// now.
     pub async fn end_canary(
@@ -138,19 +160,27 @@ impl Models {
         self.change_canary(tenant, name, set).await.map(drop)
     }
 
-    /// The version of the canary, if it has these contents and settings.
-    pub(super) fn same_canary(
+    /// The version that another push of these contents and settings with `role` repeats: the canary, or
+    /// for a preview the newest equal version.
+    pub(super) fn same_content(
         &self,
         tenant: &TenantId,
         name: &Name,
-        digest: ContentHash,
-        manifest: &ModelManifest,
+        role: InactiveRole,
+        (digest, manifest): (ContentHash, &ModelManifest),
     ) -> Option<Version> {
-        let version = self.roles(tenant, name).canary?.version;
-        let entry = self.get(tenant, name, Some(version)).ok()?;
-        let mut manifest = manifest.clone();
-        name_outputs(&mut manifest, &entry.source.prepared).ok()?;
-        (entry.record.digest == digest && entry.record.manifest == manifest).then_some(version)
+        let is_same = |version: &Version| {
+            let Ok(entry) = self.get(tenant, name, Some(*version)) else { return false };
+            let mut manifest = manifest.clone();
+            let is_named = name_outputs(&mut manifest, &entry.source.prepared).is_ok();
+            is_named && entry.record.digest == digest && entry.record.manifest == manifest
+        };
+        match role {
+            InactiveRole::Canary { .. } => {
+                self.roles(tenant, name).canary.map(|canary| canary.version).filter(is_same)
+            }
+            InactiveRole::Preview => self.versions(tenant, name).into_iter().rev().find(is_same),
+        }
     }
 
     /// Changes the head of a model with a canary. Returns the canary before the change.
@@ -246,11 +276,12 @@ impl Models {
         tenant: &TenantId,
         name: &Name,
         (version, newest): (Version, Option<Version>),
-        share: Option<(CanaryShare, u64)>,
+        role: Option<InactiveRole>,
     ) -> Result<Option<ModelHead>, ModelsError> {
         let stored = self.stored_head(tenant, name).head;
         let is_newest = newest.is_none_or(|newest| version > newest);
-        let Some((share, now_ms)) = share else {
+        let is_known = stored.as_ref().is_some_and(|head| version <= head.newest);
+        let Some(role) = role else {
             // The head knows a higher version, which was deleted.
             let head = stored.filter(|head| is_newest && version <= head.newest);
             return Ok(head.map(|head| ModelHead {
@@ -259,13 +290,18 @@ impl Models {
                 ..head
             }));
         };
-        if !is_newest || stored.as_ref().is_some_and(|head| version <= head.newest) {
-            return Err(ModelsError::NotNewer { name: name.clone(), version });
-        }
-        let ModelRoles { active, previous, .. } = self.roles(tenant, name);
+        let ModelRoles { active, previous, canary } = self.roles(tenant, name);
+        let canary = match role {
+            // The version does not become active in any case.
+            InactiveRole::Preview if !is_newest || is_known => return Ok(None),
+            InactiveRole::Preview => canary,
+            InactiveRole::Canary { .. } if !is_newest || is_known => {
+                return Err(ModelsError::NotNewer { name: name.clone(), version });
+            }
+            InactiveRole::Canary { share, now_ms } => Some(share.start(version, now_ms)),
+        };
         // The first version gets all runs.
         let Some(active) = active else { return Ok(None) };
-        let canary = Some(share.start(version, now_ms));
         let aliases = stored.map(|head| head.aliases).unwrap_or_default();
         Ok(Some(ModelHead { active, newest: version, previous, canary, aliases }))
     }

@@ -6,7 +6,7 @@ use super::record::{ModelRecord, head_key, model_key};
 use super::store::DurableFiles;
 use super::{ModelEntry, Models, ModelsError, VERSIONS_MAX, canary};
 use crate::aliases::is_named;
-use crate::canary::CanaryShare;
+use crate::registry::InactiveRole;
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 use weir_datastore::{Commit, Compare, Revision, Transaction};
@@ -30,12 +30,12 @@ impl Models {
         request: PushRequest,
         upload: Staged,
     ) -> Result<(Arc<ModelEntry>, bool), ModelsError> {
-        let PushRequest { tenant, name, version, mut manifest, content, may_change_signature, canary } =
+        let PushRequest { tenant, name, version, mut manifest, content, may_change_signature, role } =
             request;
         self.refuse_other_kind(&tenant, &name, content)?;
-        // Pushing a canary again changes its share.
-        let is_repeated = || self.same_canary(&tenant, &name, upload.digest, &manifest);
-        let version = version.or_else(|| canary.and_then(|_| is_repeated()));
+        // Pushing a canary again changes its share, and a preview again changes nothing.
+        let is_repeated = |role| self.same_content(&tenant, &name, role, (upload.digest, &manifest));
+        let version = version.or_else(|| is_repeated(role?));
         if let Some(version) = version
             && let Ok(same) = self.get(&tenant, &name, Some(version))
             && same.record.digest == upload.digest
@@ -46,8 +46,8 @@ impl Models {
             Some(version) => self.same(&tenant, &name, version, upload.digest, &manifest)?,
             None => None,
         };
-        if let (Some(same), Some(share)) = (&same, canary) {
-            self.set_share(&tenant, &name, same.record.version, share).await?;
+        if let (Some(same), Some(InactiveRole::Canary { share, now_ms })) = (&same, role) {
+            self.set_share(&tenant, &name, same.record.version, (share, now_ms)).await?;
         }
         if let Some(same) = &same
             && self.store.is_intact(same.files()).await?
@@ -56,9 +56,9 @@ impl Models {
         }
         let digest = upload.digest;
         let model_bytes = upload.bytes;
-        let canary = canary.filter(|_| same.is_none());
+        let role = role.filter(|_| same.is_none());
         let mut push =
-            Push { tenant, name, version, digest, model_bytes, manifest, may_change_signature, canary };
+            Push { tenant, name, version, digest, model_bytes, manifest, may_change_signature, role };
         let mut fresh = {
             let preparer = self.devices.preparer_of(content).ok_or(ModelsError::KernelGraphsOff)?;
             self.store.prepare(&push.tenant, upload, push.manifest.precision, preparer).await?
@@ -110,7 +110,7 @@ impl Models {
             manifest,
             // The owner names the version.
             may_change_signature: true,
-            canary: None,
+            role: None,
         };
         let turn = self.turn(name).await?;
         let models = self.clone();
@@ -239,9 +239,9 @@ impl Models {
             Version(newest.map_or(0, |newest| newest.0) + 1)
         });
         self.check_signature(push, Some(version), &kept.prepared)?;
-        let Push { tenant, name, digest, model_bytes, manifest, canary, .. } = push;
+        let Push { tenant, name, digest, model_bytes, manifest, role, .. } = push;
         let same = self.same(tenant, name, version, *digest, manifest)?;
-        let head = self.head_for_push(tenant, name, (version, have.last().copied()), *canary)?;
+        let head = self.head_for_push(tenant, name, (version, have.last().copied()), *role)?;
         if same.is_none() && have.len() >= VERSIONS_MAX {
             return Err(ModelsError::TooManyVersions(name.clone()));
         }
@@ -432,8 +432,8 @@ pub struct PushRequest {
     pub content: Content,
     /// Whether users of the active version may be unable to use the pushed one.
     pub may_change_signature: bool,
-    /// The share of the runs and the present time, if the version is a canary.
-    pub canary: Option<(CanaryShare, u64)>,
+    /// The role of the version; `None`: it becomes active if it is the newest.
+    pub role: Option<InactiveRole>,
 }
 
 /// The contents of a push.
@@ -446,5 +446,5 @@ struct Push {
     model_bytes: u64,
     manifest: ModelManifest,
     may_change_signature: bool,
-    canary: Option<(CanaryShare, u64)>,
+    role: Option<InactiveRole>,
 }

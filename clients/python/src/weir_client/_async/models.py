@@ -48,11 +48,13 @@ class AsyncModels:
         labels: LabelSource | Mapping[str, LabelSource] | None = None,
         canary: int | None = None,
         promote_after_s: float | None = None,
+        preview: bool = False,
     ) -> ModelPushed:
         """Pushes an ONNX file: its bytes, or its path. By default, it becomes the next version.
 
         `canary` gives the version this percentage of the runs; the node promotes it after
-        `promote_after_s`, unless it is worse than the active version.
+        `promote_after_s`, unless it is worse than the active version. `preview` makes a version that
+        gets only the runs that name it.
 
         `labels` names the classes of the only output, or of each output by its name: as a list, or
         as the path of a file with a label per line.
@@ -61,6 +63,7 @@ class AsyncModels:
             "allow_signature_change": allow_signature_change or None,
             "canary": canary,
             "promote_after_ms": None if promote_after_s is None else round(promote_after_s * 1000),
+            "preview": preview or None,
         }
         content_type = "application/octet-stream"
         around = (b"", b"")
@@ -105,9 +108,10 @@ class AsyncModels:
         """The canary of a model, with its runs and those of the active version."""
         return cast("CanaryReport", await self._http.json(request(operations.SHOW_MODEL_CANARY, name=name)))
 
-    async def promote(self, name: str) -> Model:
-        """Makes the canary of a model its active version."""
-        return cast("Model", await self._http.json(request(operations.PROMOTE_MODEL_CANARY, name=name)))
+    async def promote(self, name: str, version: int | None = None) -> Model:
+        """Makes the canary of a model its active version, or the given version."""
+        sent = request(operations.PROMOTE_MODEL_CANARY, json={"version": version}, name=name)
+        return cast("Model", await self._http.json(sent))
 
     async def rollback(self, name: str, version: int | None = None) -> ModelVersion:
         """Ends a canary, or pushes an earlier version again, as the newest version."""
