@@ -71,7 +71,7 @@ impl AliasView<'_> {
             Alias::CANARY => self.canary,
             _ => None,
         });
-        found.map(Some).ok_or_else(|| unknown(name, alias, self.names()))
+        found.map(Some).ok_or_else(|| unknown(name, alias, &self.names()))
     }
 
     /// The aliases that name a version now.
@@ -84,7 +84,7 @@ impl AliasView<'_> {
     }
 }
 
-fn unknown(name: &str, alias: &Alias, have: Vec<String>) -> AliasError {
+fn unknown(name: &str, alias: &Alias, have: &[String]) -> AliasError {
     let have = if have.is_empty() { "none".to_owned() } else { have.join(", ") };
     AliasError::Unknown { name: name.to_owned(), alias: alias.clone(), have }
 }
@@ -112,17 +112,17 @@ impl AliasChange {
         now_ms: u64,
     ) -> Result<(Aliases, Option<AliasTarget>), AliasError> {
         let mut aliases = aliases.clone();
-        let known = || aliases.keys().map(ToString::to_string).collect();
+        let known = || aliases.keys().map(ToString::to_string).collect::<Vec<_>>();
         let before = aliases.get(alias).copied();
         let version = match self {
             Self::Set(version) => *version,
             Self::RollBack => {
-                let before = before.ok_or_else(|| unknown(name, alias, known()))?;
+                let before = before.ok_or_else(|| unknown(name, alias, &known()))?;
                 let nothing = || AliasError::NothingBefore { name: name.to_owned(), alias: alias.clone() };
                 before.previous.filter(|previous| exists(*previous)).ok_or_else(nothing)?
             }
             Self::Remove => {
-                before.ok_or_else(|| unknown(name, alias, known()))?;
+                before.ok_or_else(|| unknown(name, alias, &known()))?;
                 aliases.remove(alias);
                 return Ok((aliases, None));
             }

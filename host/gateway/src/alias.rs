@@ -92,12 +92,12 @@ impl Aliased for PushedModels {
 
 /// The routes of aliases. `function` is the access to routes of one function.
 pub(super) fn routes(function: RouteAccess) -> Routes {
-    of::<Deployments<FunctionParts>>("functions", function)
-        .merge(of::<PushedModels>("models", MANAGE))
-        .merge(of::<Deployments<Workflows>>("workflows", MANAGE))
+    routes_of::<Deployments<FunctionParts>>("functions", function)
+        .merge(routes_of::<PushedModels>("models", MANAGE))
+        .merge(routes_of::<Deployments<Workflows>>("workflows", MANAGE))
 }
 
-fn of<A: Aliased>(collection: &str, access: RouteAccess) -> Routes {
+fn routes_of<A: Aliased>(collection: &str, access: RouteAccess) -> Routes {
     let alias = format!("/v1/{collection}/{{name}}/aliases/{{alias}}");
     Routes::default().route(&alias, access, put(set::<A>).delete(remove::<A>)).route(
         &format!("{alias}/rollback"),

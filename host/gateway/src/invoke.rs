@@ -333,6 +333,7 @@ pub(super) fn priority(headers: &HeaderMap) -> Result<u32, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_types::{Alias, Version};
 
     #[test]
     fn path_may_name_a_version() {
@@ -343,10 +344,12 @@ mod tests {
         for plain in ["hello", "hello/", "hello/a@2", "hello/@"] {
             assert_eq!(parts(plain), ("hello", Ok(None)), "{plain}");
         }
-        assert_eq!(parts("hello@12/a@b"), ("hello", Ok(Some(Version(12)))));
-        for bad in ["hello@", "hello@0", "hello@-1", "hello@two", "hello@1@2", "hello@4294967296"] {
+        assert_eq!(parts("hello@12/a@b"), ("hello", Ok(Some(Version(12).into()))));
+        let alias = VersionRef::Alias(Alias::new("two").unwrap());
+        assert_eq!(parts("hello@two/a"), ("hello", Ok(Some(alias))));
+        for bad in ["hello@", "hello@0", "hello@-1", "hello@Two", "hello@1@2", "hello@4294967296"] {
             assert_eq!(parts(bad), ("hello", Err(ErrorCode::InvalidRequest)), "{bad}");
         }
-        assert_eq!(parts("@1"), ("", Ok(Some(Version(1)))));
+        assert_eq!(parts("@1"), ("", Ok(Some(Version(1).into()))));
     }
 }

@@ -11,6 +11,7 @@ use super::alias;
 use super::cached;
 use super::canary;
 use super::error::ApiError;
+use super::manifest::UploadOptions;
 use super::openai;
 use super::routes::Routes;
 use super::table::MANAGE;
@@ -144,10 +145,7 @@ async fn keep(
         manifest,
         content,
         may_change_signature: options.allow_signature_change,
-        role: match options.canary {
-            Some(share) => Some(InactiveRole::Canary { share, now_ms: now_ms() }),
-            None => options.preview.then_some(InactiveRole::Preview),
-        },
+        role: role(&options),
     };
     let before = node.models.roles(&caller.tenant, name);
     let pushed = node.models.push(request, staged).await;
@@ -161,6 +159,14 @@ async fn keep(
         if created { remove_old_versions(node, entry.source.id()).await } else { Vec::new() };
     let is_preview = !node.models.roles(&caller.tenant, name).serves(entry.record.version);
     Ok(Json(ModelPushed { model: node.models.describe(&entry), canary, is_preview, removed_versions }))
+}
+
+/// The role of the pushed version, if it does not become active.
+fn role(options: &UploadOptions) -> Option<InactiveRole> {
+    match options.canary {
+        Some(share) => Some(InactiveRole::Canary { share, now_ms: now_ms() }),
+        None => options.preview.then_some(InactiveRole::Preview),
+    }
 }
 
 /// Removes the versions above `models.versions_keep`. The push has succeeded already, so a failure is

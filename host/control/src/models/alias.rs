@@ -54,7 +54,7 @@ impl Models {
             let exists = |version| models.get(&owner, &of, Some(version)).is_ok();
             let (aliases, result) = to.apply(of.as_str(), &alias, &head.aliases, exists, now_ms)?;
             let is_changed = aliases != head.aliases;
-            let head = is_changed.then(|| ModelHead { aliases, ..head });
+            let head = is_changed.then_some(ModelHead { aliases, ..head });
             Ok(HeadChange { head, needs: result.map(|target| target.version), result })
         })
         .await

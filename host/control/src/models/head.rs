@@ -95,9 +95,9 @@ mod tests {
     }
 
     /// The active version, the one to roll back to, and the canary.
-    fn roles(versions: &[u32], head: Option<ModelHead>) -> (Option<u32>, Option<u32>, Option<u32>) {
+    fn roles(versions: &[u32], head: Option<&ModelHead>) -> (Option<u32>, Option<u32>, Option<u32>) {
         let versions = versions.iter().map(|version| (Version(*version), ())).collect();
-        let ModelRoles { active, previous, canary } = ModelRoles::new(&versions, head.as_ref());
+        let ModelRoles { active, previous, canary } = ModelRoles::new(&versions, head);
         let number = |version: Option<Version>| version.map(|version| version.0);
         (number(active), number(previous), number(canary.map(|canary| canary.version)))
     }
@@ -111,31 +111,27 @@ mod tests {
 
     #[test]
     fn head_keeps_the_active_version_beside_a_canary_and_after_it() {
-        assert_eq!(roles(&[1, 2, 3], Some(head(2, 3, Some(1), Some(3)))), (Some(2), Some(1), Some(3)));
-        assert_eq!(roles(&[1, 2, 3], Some(head(2, 3, Some(1), None))), (Some(2), Some(1), None));
-        assert_eq!(roles(&[1, 2, 3], Some(head(3, 3, Some(2), None))), (Some(3), Some(2), None));
+        assert_eq!(roles(&[1, 2, 3], Some(&head(2, 3, Some(1), Some(3)))), (Some(2), Some(1), Some(3)));
+        assert_eq!(roles(&[1, 2, 3], Some(&head(2, 3, Some(1), None))), (Some(2), Some(1), None));
+        assert_eq!(roles(&[1, 2, 3], Some(&head(3, 3, Some(2), None))), (Some(3), Some(2), None));
         // This node cannot read the canary yet.
-        assert_eq!(roles(&[1, 2], Some(head(2, 3, Some(1), Some(3)))), (Some(2), Some(1), Some(3)));
+        assert_eq!(roles(&[1, 2], Some(&head(2, 3, Some(1), Some(3)))), (Some(2), Some(1), Some(3)));
     }
 
     #[test]
     fn later_push_replaces_the_active_version_and_the_canary() {
         let rolled_back = head(2, 3, Some(1), None);
-        assert_eq!(
-            roles(&[1, 2, 3, 4], Some(rolled_back.clone())),
-            (Some(4), Some(2), None),
-            "not the canary"
-        );
-        assert_eq!(roles(&[1, 2, 3, 4, 5], Some(rolled_back)), (Some(5), Some(4), None));
-        assert_eq!(roles(&[1, 2, 3, 4], Some(head(2, 3, None, Some(3)))), (Some(4), Some(2), None));
-        assert_eq!(roles(&[3, 4], Some(head(2, 3, None, None))), (Some(4), Some(3), None), "2 is removed");
+        assert_eq!(roles(&[1, 2, 3, 4], Some(&rolled_back)), (Some(4), Some(2), None), "not the canary");
+        assert_eq!(roles(&[1, 2, 3, 4, 5], Some(&rolled_back)), (Some(5), Some(4), None));
+        assert_eq!(roles(&[1, 2, 3, 4], Some(&head(2, 3, None, Some(3)))), (Some(4), Some(2), None));
+        assert_eq!(roles(&[3, 4], Some(&head(2, 3, None, None))), (Some(4), Some(3), None), "2 is removed");
     }
 
     #[test]
     fn version_before_it_replaces_a_removed_active_version() {
         let promoted = head(4, 4, Some(2), None);
-        assert_eq!(roles(&[1, 2, 3], Some(promoted.clone())), (Some(2), Some(1), None), "3 was rolled back");
-        assert_eq!(roles(&[1, 3], Some(promoted)), (Some(3), Some(1), None));
-        assert_eq!(roles(&[3], Some(head(2, 3, None, None))), (None, None, None));
+        assert_eq!(roles(&[1, 2, 3], Some(&promoted)), (Some(2), Some(1), None), "3 was rolled back");
+        assert_eq!(roles(&[1, 3], Some(&promoted)), (Some(3), Some(1), None));
+        assert_eq!(roles(&[3], Some(&head(2, 3, None, None))), (None, None, None));
     }
 }
