@@ -87,6 +87,16 @@ impl Client {
         self.send(request).and_then(|answer| accepted(answer, what)).map(drop)
     }
 
+    /// Sends `body` as JSON in a PUT request to `path` and parses the JSON response.
+    pub(crate) fn put_json<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        what: &str,
+        body: &impl Serialize,
+    ) -> Result<T> {
+        self.call(Method::PUT, path, what, SendBody::from_json(body)?)
+    }
+
     /// Uploads a file to `path` in a PUT request with extra `headers`.
     pub(crate) fn put<T: DeserializeOwned>(
         &self,

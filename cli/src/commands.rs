@@ -1,5 +1,6 @@
 //! Subcommands: one module each, with its arguments and its implementation.
 
+mod alias;
 pub(crate) mod apply;
 pub(crate) mod backup;
 pub(crate) mod build;

@@ -19,6 +19,9 @@ pub use calls::{CallKind, CallSpan, CallTimeline, RecentCall, RecentCallPage};
 mod canary;
 pub use canary::{Canary, CanaryReport, VersionCalls};
 
+mod aliases;
+pub use aliases::{AliasRequest, AliasTarget, Aliases};
+
 mod events;
 pub use events::{Event, EventKind, EventPage, EventResource, UnknownEventKind};
 
@@ -148,6 +151,9 @@ pub struct Function {
     /// The version that gets a share of the calls, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<Canary>,
+    /// The aliases that were set.
+    #[serde(default, skip_serializing_if = "Aliases::is_empty")]
+    pub aliases: Aliases,
 }
 
 /// Response of `PUT /v1/functions/{name}`.
@@ -227,6 +233,9 @@ pub struct ModelPushed {
     /// The share of the version, if it is a canary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<Canary>,
+    /// Whether the version gets only the runs that name it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_preview: bool,
     /// Old versions that the push removed (`models.versions_keep`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed_versions: Vec<Version>,
@@ -274,6 +283,9 @@ pub struct Model {
     /// The version that gets a share of the runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<Canary>,
+    /// The aliases that were set.
+    #[serde(default, skip_serializing_if = "Aliases::is_empty")]
+    pub aliases: Aliases,
 }
 
 /// One version of a workflow. Response of `GET /v1/workflows/{name}/versions/{version}`.
@@ -351,6 +363,9 @@ pub struct Workflow {
     pub active: WorkflowVersion,
     /// All versions, oldest first.
     pub versions: Vec<Version>,
+    /// The aliases that were set.
+    #[serde(default, skip_serializing_if = "Aliases::is_empty")]
+    pub aliases: Aliases,
 }
 
 /// Response of `PUT /v1/workflows/{name}`.

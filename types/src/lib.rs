@@ -12,6 +12,9 @@ pub use ids::{
     TenantId, Version, WorkflowId,
 };
 
+mod alias;
+pub use alias::{Alias, AliasError, VersionRef, VersionRefError};
+
 mod hash;
 pub use hash::{ContentHash, HashError, Hasher};
 

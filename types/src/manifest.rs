@@ -3,7 +3,7 @@
 
 use crate::{
     Autosize, Batching, Cost, DeviceChoice, Limits, ModelLabels, Name, ObjectGrants, Precision, Reuse,
-    SecretGrants, Version,
+    SecretGrants, VersionRef,
 };
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
@@ -91,18 +91,18 @@ pub enum FunctionKind {
     Tensor,
 }
 
-/// Reference to a model in a manifest or from a guest: `name`, or `name:version`.
+/// Reference to a model in a manifest or from a guest: `name`, `name:version` or `name:alias`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ModelRef {
     /// The model's name.
     pub name: Name,
-    /// The version; `None` for the newest at the time of opening.
-    pub version: Option<Version>,
+    /// The version; `None` for the version that calls use at the time of opening.
+    pub version: Option<VersionRef>,
 }
 
 impl ModelRef {
-    /// Whether a grant of `self` covers opening `wanted`.
+    /// Whether a grant of `self` covers opening `wanted`. A grant of an alias covers only this alias.
     #[must_use]
     pub fn covers(&self, wanted: &Self) -> bool {
         self.name == wanted.name && (self.version.is_none() || self.version == wanted.version)
@@ -116,8 +116,7 @@ impl std::str::FromStr for ModelRef {
         let (name, version) = match text.split_once(':') {
             None => (text, None),
             Some((name, version)) => {
-                let number = version.parse().ok().filter(|n| *n > 0);
-                (name, Some(Version(number.ok_or_else(|| bad("a version is a number from 1 up".into()))?)))
+                (name, Some(version.parse::<VersionRef>().map_err(|error| bad(error.to_string()))?))
             }
         };
         Ok(Self { name: Name::new(name).map_err(|e| bad(e.to_string()))?, version })
@@ -139,7 +138,7 @@ impl From<ModelRef> for String {
 
 impl fmt::Display for ModelRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.version {
+        match &self.version {
             None => write!(f, "{}", self.name),
             Some(version) => write!(f, "{}:{version}", self.name),
         }
@@ -148,7 +147,7 @@ impl fmt::Display for ModelRef {
 
 /// Invalid model reference.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{model:?} is not a model reference (NAME or NAME:VERSION): {why}")]
+#[error("{model:?} is not a model reference (NAME, NAME:VERSION or NAME:ALIAS): {why}")]
 pub struct ManifestError {
     model: String,
     why: String,
@@ -222,7 +221,10 @@ mod tests {
         assert!(!reference("digits:3").covers(&reference("digits:4")));
         assert!(!reference("digits:3").covers(&reference("digits")));
         assert!(!reference("digits").covers(&reference("other")));
-        for bad in ["", ":1", "a:", "a:0", "a:-1", "a:b", "../x"] {
+        assert!(reference("digits").covers(&reference("digits:stable")));
+        assert!(reference("digits:stable").covers(&reference("digits:stable")));
+        assert!(!reference("digits:stable").covers(&reference("digits:3")));
+        for bad in ["", ":1", "a:", "a:0", "a:-1", "a:B", "../x"] {
             assert!(bad.parse::<ModelRef>().is_err(), "{bad:?} was accepted");
         }
     }

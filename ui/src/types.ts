@@ -328,6 +328,7 @@ export const EVENT_KINDS = [
   'canary-started',
   'canary-promoted',
   'canary-rolled-back',
+  'alias-changed',
   'removed',
   'fault',
   'evicted',

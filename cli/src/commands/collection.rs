@@ -52,7 +52,7 @@ pub(super) struct Collection {
     pub(super) client: Client,
     pub(super) output: OutputSettings,
     /// Path segment, for example `kernel-graphs`.
-    segment: &'static str,
+    pub(super) segment: &'static str,
 }
 
 impl Collection {

@@ -81,6 +81,8 @@ fn check_prune(declared: &Declared, prune: &BTreeSet<Kind>) -> Result<(), Proble
             Kind::Function => (declared.functions.is_empty(), "functions"),
             Kind::Workflow => (declared.workflows.is_empty(), "workflows"),
             Kind::Trigger => (declared.triggers.is_empty(), "triggers"),
+            // `--prune` does not take this kind.
+            Kind::Aliases => continue,
         };
         if is_empty {
             let text = format!("--prune {command} would delete all {command}: the declaration lists none");

@@ -142,6 +142,7 @@ fn colour(kind: EventKind) -> Style {
         | EventKind::CanaryStarted
         | EventKind::CanaryRolledBack => AnsiColor::Yellow,
         EventKind::Deployed
+        | EventKind::AliasChanged
         | EventKind::CanaryPromoted
         | EventKind::Released
         | EventKind::DeviceRecovered

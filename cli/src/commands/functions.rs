@@ -1,6 +1,7 @@
 //! `weir functions`.
 
 use crate::commands::CommandContext;
+use crate::commands::alias::{self, AliasArgs};
 use crate::commands::canary;
 use crate::commands::collection::{Collection, NameArgs, RemoveArgs, ShowArgs};
 use crate::output::{age, size, table, time};
@@ -16,6 +17,7 @@ use weir_types::api::{Function, FunctionVersion};
 ///   weir functions                  # list all functions
 ///   weir functions show hello       # manifest, limits and versions of one function
 ///   weir functions versions hello
+///   weir functions alias hello stable 3
 ///   weir functions rm hello
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
@@ -35,6 +37,8 @@ enum FunctionAction {
     Show(ShowArgs),
     /// List a function's versions
     Versions(NameArgs),
+    /// Give a version another name, such as stable, or list the aliases
+    Alias(AliasArgs),
     /// Remove a function with all its versions, or one inactive version
     #[command(visible_alias = "delete")]
     Rm(RemoveArgs),
@@ -50,6 +54,7 @@ pub(crate) fn run(args: FunctionsArgs, context: &CommandContext) -> Result<()> {
             |version: &FunctionVersion| details(version, None),
         ),
         FunctionAction::Versions(NameArgs { name }) => functions.list_versions(&name, version_list),
+        FunctionAction::Alias(args) => alias::run(&args, &functions),
         FunctionAction::Rm(args) => functions.remove(&args),
     }
 }
@@ -127,6 +132,7 @@ fn details(function: &FunctionVersion, all: Option<&Function>) -> String {
     if let Some(all) = all {
         facts.push(("versions", list(all.versions.iter().map(ToString::to_string).collect())));
         facts.extend(all.canary.map(|canary| ("canary", canary::share(canary, "calls"))));
+        facts.extend(alias::on_one_line(&all.aliases).map(|aliases| ("aliases", aliases)));
     }
     let facts: String = facts.iter().map(|(name, value)| format!("{name:<13}{value}\n")).collect();
     let reuse = manifest.reuse.as_ref();

@@ -8,8 +8,9 @@ mod sync;
 mod upload_settings;
 
 use crate::commands::CommandContext;
+use crate::commands::alias::{self, AliasArgs};
 use crate::commands::canary;
-use crate::commands::collection::{Collection, NameArgs, RemoveArgs, ShowArgs, VersionArgs};
+use crate::commands::collection::{Collection, RemoveArgs, ShowArgs, VersionArgs};
 use crate::commands::functions::cache;
 use crate::output::{age, duration, size, table, time};
 use crate::project::old_versions;
@@ -17,9 +18,8 @@ use crate::settings::ClientArgs;
 use anyhow::Result;
 use clap::Subcommand;
 use push::PushArgs;
-use serde_json::json;
 use std::time::Duration;
-use weir_types::api::{Model, ModelOnDevice, ModelRuns, ModelVersion};
+use weir_types::api::{Model, ModelOnDevice, ModelRuns, ModelVersion, VersionRequest};
 use weir_types::{Name, Port, RunningMean, Signature, Version};
 
 /// Push, list, show and remove models
@@ -36,6 +36,7 @@ use weir_types::{Name, Port, RunningMean, Signature, Version};
 ///   weir models capacity digits --rate 200 --slo-ms 10
 ///   weir models push digits digits.onnx --canary 10 --promote-after 5m
 ///   weir models rollback digits              # end the canary, or restore the version before
+///   weir models alias digits stable 3        # requests may name digits:stable
 ///   weir models release digits --version 1    # end a quarantine
 ///   weir models rm digits --version 1
 #[derive(Debug, clap::Args)]
@@ -64,8 +65,13 @@ enum ModelAction {
     /// Choose a configuration and its number of instances for a request rate and a latency limit,
     /// by the measurements of `weir models profile`
     Capacity(profile::CapacityArgs),
-    /// Make the canary of a model its active version
-    Promote(NameArgs),
+    /// Make the canary or another version of a model its active version
+    Promote {
+        /// Name of the model
+        name: Name,
+        /// Version to promote [default: the canary]
+        version: Option<u32>,
+    },
     /// End the canary of a model, or push an earlier version again, as the newest
     Rollback {
         /// Name of the model
@@ -75,6 +81,8 @@ enum ModelAction {
         #[arg(long, value_name = "VERSION")]
         to: Option<u32>,
     },
+    /// Give a version another name, such as stable, or list the aliases
+    Alias(AliasArgs),
     /// End the quarantine of a version that ended its worker process repeatedly
     Release(ReleaseArgs),
     /// Remove a model with all its versions, or one version
@@ -102,8 +110,9 @@ pub(crate) fn run(args: ModelsArgs, context: &CommandContext) -> Result<()> {
         ModelAction::Run(args) => run::run(&args, &models.client, context),
         ModelAction::Profile(args) => profile::profile(args, &models.client, context),
         ModelAction::Capacity(args) => profile::capacity(&args, &models.client, context),
-        ModelAction::Promote(args) => promote(&models, &args.name),
+        ModelAction::Promote { name, version } => promote(&models, &name, version),
         ModelAction::Rollback { name, to } => roll_back(&models, name, to),
+        ModelAction::Alias(args) => alias::run(&args, &models),
         ModelAction::Release(args) => release(&models, &args),
         ModelAction::Rm(args) => models.remove(&args),
     }
@@ -119,9 +128,10 @@ pub(crate) fn restored(now: &ModelVersion) -> String {
     format!("{}:{} restores the earlier version", now.name, now.version)
 }
 
-fn promote(models: &Collection, name: &Name) -> Result<()> {
+fn promote(models: &Collection, name: &Name, version: Option<u32>) -> Result<()> {
     let path = format!("{}/promote", models.path(name));
-    let now: Model = models.client.post(&path, &format!("promote the canary of {name}"), &json!({}))?;
+    let request = VersionRequest { version: version.map(Version) };
+    let now: Model = models.client.post(&path, &format!("promote a version of {name}"), &request)?;
     models.output.result(&now, is_at)
 }
 
@@ -141,7 +151,9 @@ fn with_versions(model: &Model) -> String {
     let versions: Vec<String> = model.versions.iter().map(ToString::to_string).collect();
     let canary = model.canary.map(|canary| format!("canary       {}\n", canary::share(canary, "runs")));
     let details = details(&model.active);
-    format!("{details}versions     {}\n{}", versions.join(", "), canary.unwrap_or_default())
+    let aliases = alias::on_one_line(&model.aliases).map(|aliases| format!("aliases      {aliases}\n"));
+    let canary = canary.unwrap_or_default();
+    format!("{details}versions     {}\n{canary}{}", versions.join(", "), aliases.unwrap_or_default())
 }
 
 fn release(models: &Collection, ReleaseArgs { name, version }: &ReleaseArgs) -> Result<()> {
@@ -170,7 +182,7 @@ fn list(models: &[Model]) -> String {
     if models.is_empty() {
         return "no models; `weir models push NAME FILE.onnx` adds one".into();
     }
-    let rows = models.iter().map(|Model { active, versions, canary }| {
+    let rows = models.iter().map(|Model { active, versions, canary, .. }| {
         [
             active.name.to_string(),
             canary::version_in_list(active.version, *canary),

@@ -1,6 +1,7 @@
 //! `weir workflows`.
 
 use crate::commands::CommandContext;
+use crate::commands::alias::{self, AliasArgs};
 use crate::commands::collection::{Collection, NameArgs, RemoveArgs, ShowArgs, VersionArgs};
 use crate::commands::models::signature;
 use crate::error::Problem;
@@ -12,7 +13,7 @@ use clap::Subcommand;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use weir_types::api::{StepHedge, Workflow, WorkflowStep, WorkflowVersion};
-use weir_types::{Cost, Name, Version};
+use weir_types::{Cost, Name};
 use weir_workflow::{Document, Plan};
 
 /// Deploy, list, show and remove workflows: graphs of models and tensor functions
@@ -24,6 +25,7 @@ use weir_workflow::{Document, Plan};
 ///   weir workflows                               # list all workflows
 ///   weir workflows show cascade                  # inputs, outputs and steps
 ///   weir workflows rollback cascade
+///   weir workflows alias cascade stable 2
 ///   weir workflows rm cascade
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
@@ -74,6 +76,8 @@ enum WorkflowAction {
     Versions(NameArgs),
     /// Activate an earlier version of a workflow, or any other version
     Rollback(VersionArgs),
+    /// Give a version another name, such as stable, or list the aliases
+    Alias(AliasArgs),
     /// Remove a workflow with all its versions, or one inactive version
     #[command(visible_alias = "delete")]
     Rm(RemoveArgs),
@@ -114,13 +118,14 @@ pub(crate) fn run(args: WorkflowsArgs, context: &CommandContext) -> Result<()> {
         }
         WorkflowAction::Show { shown, document: false } => workflows.show(
             &shown,
-            |workflow: &Workflow| details(&workflow.active, Some(&workflow.versions)),
+            |workflow: &Workflow| details(&workflow.active, Some(workflow)),
             |version: &WorkflowVersion| details(version, None),
         ),
         WorkflowAction::Versions(NameArgs { name }) => workflows.list_versions(&name, version_list),
         WorkflowAction::Rollback(args) => workflows.roll_back(&args, |now: &Workflow| {
             format!("{} is at version {} now", now.active.name, now.active.version)
         }),
+        WorkflowAction::Alias(args) => alias::run(&args, &workflows),
         WorkflowAction::Rm(args) => workflows.remove(&args),
     }
 }
@@ -181,7 +186,7 @@ fn version_list(versions: &[WorkflowVersion]) -> String {
     table(["VERSION", "STEPS", "READY", "DEPLOYED"], rows)
 }
 
-fn details(workflow: &WorkflowVersion, versions: Option<&[Version]>) -> String {
+fn details(workflow: &WorkflowVersion, all: Option<&Workflow>) -> String {
     let mut facts = vec![
         ("name", workflow.name.to_string()),
         ("tenant", workflow.tenant.to_string()),
@@ -194,9 +199,10 @@ fn details(workflow: &WorkflowVersion, versions: Option<&[Version]>) -> String {
     }
     facts.extend(workflow.slo_ms.map(|ms| ("slo", format!("{ms} ms"))));
     facts.extend(workflow.cost_slo.map(|cost| ("cost slo", cost.to_string())));
-    if let Some(versions) = versions {
+    if let Some(Workflow { versions, aliases, .. }) = all {
         let versions: Vec<_> = versions.iter().map(ToString::to_string).collect();
         facts.push(("versions", versions.join(", ")));
+        facts.extend(alias::on_one_line(aliases).map(|aliases| ("aliases", aliases)));
     }
     let facts: String = facts.iter().map(|(name, value)| format!("{name:<13}{value}\n")).collect();
     let rows = workflow.steps.iter().map(|WorkflowStep { name, action, reads, when, .. }| {

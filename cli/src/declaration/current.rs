@@ -1,13 +1,15 @@
 //! The part of a node's state that declarations describe.
 
-use super::declared::{Declared, DeclaredFunction, DeclaredModel};
+use super::declared::{Aliased, Declared, DeclaredAliases, DeclaredFunction, DeclaredModel};
 use crate::client::Client;
 use crate::error::Problem;
 use crate::output::OutputSettings;
 use crate::uploads::{Component, ComponentUpload, WorkflowUpload};
 use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
-use weir_types::api::{Canary, Function, FunctionVersion, Model, Secret, Trigger, TriggerSpec, Workflow};
+use weir_types::api::{
+    Aliases, Canary, Function, FunctionVersion, Model, Secret, Trigger, TriggerSpec, Workflow,
+};
 use weir_types::{
     ContentHash, Cost, ErrorCode, FunctionManifest, ModelManifest, ModelRef, Name, Port, SecretName, Version,
 };
@@ -19,6 +21,7 @@ pub(crate) struct Current {
     pub(crate) functions: BTreeMap<Name, CurrentFunction>,
     pub(crate) workflows: BTreeMap<Name, CurrentWorkflow>,
     pub(crate) triggers: BTreeMap<Name, TriggerSpec>,
+    pub(crate) aliases: BTreeMap<Aliased, DeclaredAliases>,
 }
 
 /// A function, with the versions that serve calls.
@@ -74,16 +77,19 @@ impl Current {
         let mut current = Self::default();
         for function in client.get::<Vec<Function>>("/v1/functions", "list the functions")? {
             let name = function.active.name.clone();
+            current.alias(Aliased::FUNCTIONS, &name, &function.aliases);
             let declared = declared.functions.get(&name);
             current.functions.insert(name, CurrentFunction::read(client, function, declared)?);
         }
         for model in client.get::<Vec<Model>>("/v1/models", "list the models")? {
             let name = model.active.name.clone();
+            current.alias(Aliased::MODELS, &name, &model.aliases);
             let declared = declared.models.get(&name);
             current.models.insert(name, CurrentModel::read(client, model, declared)?);
         }
         for workflow in client.get::<Vec<Workflow>>("/v1/workflows", "list the workflows")? {
             let name = workflow.active.name.clone();
+            current.alias(Aliased::WORKFLOWS, &name, &workflow.aliases);
             let mut found = CurrentWorkflow::from_api(workflow);
             if let Some(declared) = declared.workflows.get(&name)
                 && declared.document == found.document
@@ -103,6 +109,11 @@ impl Current {
             current.triggers.insert(name, spec);
         }
         Ok(current)
+    }
+
+    fn alias(&mut self, collection: &'static str, name: &Name, aliases: &Aliases) {
+        let versions = aliases.iter().map(|(alias, target)| (alias.clone(), target.version)).collect();
+        self.aliases.insert(Aliased::new(collection, name), versions);
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use weir_types::api::{Canary, TriggerSpec};
-use weir_types::{ContentHash, Cost, FunctionManifest, ModelManifest, ModelRef, Name};
+use weir_types::{Alias, ContentHash, Cost, FunctionManifest, ModelManifest, ModelRef, Name, Version};
 
 /// Kind of a declared item, in the order in which changes are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
@@ -18,6 +18,9 @@ pub(crate) enum Kind {
     Function,
     #[value(name = "workflows")]
     Workflow,
+    /// The aliases of an item. They are deleted with it.
+    #[value(skip)]
+    Aliases,
     #[value(name = "triggers")]
     Trigger,
 }
@@ -28,6 +31,7 @@ impl Kind {
             Self::Model => "model",
             Self::Function => "function",
             Self::Workflow => "workflow",
+            Self::Aliases => "aliases",
             Self::Trigger => "trigger",
         }
     }
@@ -46,6 +50,29 @@ pub(crate) struct Declared {
     pub(crate) functions: BTreeMap<Name, DeclaredFunction>,
     pub(crate) workflows: BTreeMap<Name, DeclaredWorkflow>,
     pub(crate) triggers: BTreeMap<Name, TriggerSpec>,
+    /// The aliases of entries that list them.
+    pub(crate) aliases: BTreeMap<Aliased, DeclaredAliases>,
+}
+
+/// The versions that aliases name.
+pub(crate) type DeclaredAliases = BTreeMap<Alias, Version>;
+
+/// An item whose versions have aliases.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Aliased {
+    /// Path segment of the collection, such as `models`.
+    pub(crate) collection: &'static str,
+    pub(crate) name: Name,
+}
+
+impl Aliased {
+    pub(crate) const MODELS: &'static str = "models";
+    pub(crate) const FUNCTIONS: &'static str = "functions";
+    pub(crate) const WORKFLOWS: &'static str = "workflows";
+
+    pub(crate) fn new(collection: &'static str, name: &Name) -> Self {
+        Self { collection, name: name.clone() }
+    }
 }
 
 /// A component or a model.

@@ -1,5 +1,6 @@
 //! Files of a declaration: YAML, and therefore also JSON.
 
+use super::declared::DeclaredAliases;
 use super::names::with_nearest;
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -32,6 +33,7 @@ pub(super) struct FunctionEntry {
     pub(super) project: Option<PathBuf>,
     pub(super) digest: Option<ContentHash>,
     pub(super) canary: Option<CanaryEntry>,
+    pub(super) aliases: Option<DeclaredAliases>,
     pub(super) env: BTreeMap<String, String>,
     pub(super) models: Option<Vec<ModelRef>>,
     pub(super) secrets: Option<SecretGrants>,
@@ -64,6 +66,7 @@ pub(super) struct ModelEntry {
     pub(super) file: Option<PathBuf>,
     pub(super) digest: Option<ContentHash>,
     pub(super) labels: Option<LabelsEntry>,
+    pub(super) aliases: Option<DeclaredAliases>,
     pub(super) slots: Option<u32>,
     pub(super) device: DeviceChoice,
     pub(super) precision: Precision,
@@ -98,6 +101,7 @@ pub(super) enum LabelsSource {
 pub(super) struct WorkflowEntry {
     pub(super) file: Option<PathBuf>,
     pub(super) document: Option<weir_workflow::Document>,
+    pub(super) aliases: Option<DeclaredAliases>,
     pub(super) slo_ms: Option<NonZeroU64>,
     pub(super) cost_slo: Option<Cost>,
 }

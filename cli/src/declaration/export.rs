@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use weir_types::api::{
-    Function, MISSED_AGE_MS_DEFAULT, MissedPolicy, Model, OverlapPolicy, Trigger, TriggerRequest,
+    Aliases, Function, MISSED_AGE_MS_DEFAULT, MissedPolicy, Model, OverlapPolicy, Trigger, TriggerRequest,
     TriggerSource, TriggerSpec, TriggerTarget, Workflow,
 };
 use weir_types::{FunctionManifest, ModelManifest};
@@ -40,6 +40,7 @@ impl Export {
                 entry.insert("env".to_owned(), active.env_names.iter().map(reference).collect());
                 variables.extend(active.env_names);
             }
+            add_aliases(&mut entry, &function.aliases);
             functions.insert(active.name.to_string(), entry.into());
         }
         let mut models = Map::new();
@@ -50,6 +51,7 @@ impl Export {
             let model: Model = client.get(&format!("/v1/models/{name}"), &format!("show {name}"))?;
             let mut entry = settings(&model.active.manifest, &ModelManifest::default());
             entry.insert("digest".to_owned(), json!(model.active.digest));
+            add_aliases(&mut entry, &model.aliases);
             models.insert(name.to_string(), entry.into());
         }
         let mut workflows = Map::new();
@@ -66,6 +68,7 @@ impl Export {
             if active.cost_slo != document.cost_slo {
                 entry.insert("cost_slo".to_owned(), json!(active.cost_slo));
             }
+            add_aliases(&mut entry, &workflow.aliases);
             workflows.insert(active.name.to_string(), entry.into());
             documents.push((file, active.document));
         }
@@ -79,6 +82,14 @@ impl Export {
         variables.sort();
         variables.dedup();
         Ok(Self { text: yaml_serde::to_string(&all)?, documents, variables, canaries })
+    }
+}
+
+/// Adds the aliases of an item, if it has some.
+fn add_aliases(entry: &mut Map<String, Value>, aliases: &Aliases) {
+    if !aliases.is_empty() {
+        let versions = aliases.iter().map(|(alias, target)| (alias.to_string(), json!(target.version)));
+        entry.insert("aliases".to_owned(), versions.collect());
     }
 }
 

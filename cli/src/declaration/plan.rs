@@ -4,12 +4,12 @@ mod function;
 mod order;
 
 use super::current::{Current, CurrentModel, CurrentWorkflow};
-use super::declared::{Content, Declared, DeclaredModel, DeclaredWorkflow, Kind};
+use super::declared::{Aliased, Content, Declared, DeclaredAliases, DeclaredModel, DeclaredWorkflow, Kind};
 use super::fields::{FieldChange, changes};
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use weir_types::api::TriggerSpec;
-use weir_types::{ModelManifest, Name};
+use weir_types::{Alias, ModelManifest, ModelRef, Name};
 
 /// Changes in the order in which they are made.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,6 +29,9 @@ pub(crate) struct Step {
     pub(crate) fields: Vec<FieldChange>,
     /// Length of the file to upload; 0 if the node has the content already.
     pub(crate) upload_bytes: u64,
+    /// Path segment of the collection of the item whose aliases change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) of: Option<&'static str>,
 }
 
 /// How an item changes.
@@ -76,8 +79,10 @@ impl Plan {
             let step = function::step(name, function, current.functions.get(name));
             step.map_or_else(|problem| problems.push(problem), |step| steps.extend(step));
         }
+        steps.extend(alias_steps(declared, current, |of| of != Aliased::WORKFLOWS));
         match order::targets_first(&declared.workflows, |workflow| &workflow.runs) {
             Ok(names) => {
+                // A changed alias may move a step.
                 let is_new = |step: &&Step| step.action != Action::Canary;
                 let changed: Vec<Name> = steps.iter().filter(is_new).map(|step| step.name.clone()).collect();
                 let mut moved: BTreeSet<&Name> = changed.iter().collect();
@@ -98,11 +103,12 @@ impl Plan {
         if !problems.is_empty() {
             return Err(problems);
         }
+        steps.extend(alias_steps(declared, current, |of| of == Aliased::WORKFLOWS));
         let triggers = declared.triggers.iter();
         steps
             .extend(triggers.filter_map(|(name, spec)| trigger_step(name, spec, current.triggers.get(name))));
         let all = declared.models.len() + declared.functions.len() + declared.workflows.len();
-        let unchanged = all + declared.triggers.len() - steps.len();
+        let unchanged = all + declared.triggers.len() + declared.aliases.len() - steps.len();
         steps.extend(deletions(declared, current, prune));
         Ok(Self { steps, unchanged })
     }
@@ -126,7 +132,7 @@ fn model_step(
             };
             format!("models.{name} has only a `digest`, and {why}: give `file`")
         })?;
-        Ok(Some(Step { kind: Kind::Model, name: name.clone(), action, fields, upload_bytes }))
+        Ok(Some(Step { kind: Kind::Model, name: name.clone(), action, fields, upload_bytes, of: None }))
     };
     let Some(current) = current else { return step(Action::Create, Vec::new()) };
     let mut fields = content_change("file", &declared.content, current.digest);
@@ -136,6 +142,24 @@ fn model_step(
     let manifest = ModelManifest { labels, ..declared.manifest.clone() };
     fields.extend(changes(&current.manifest, &manifest));
     if fields.is_empty() { Ok(None) } else { step(Action::Update, fields) }
+}
+
+/// The changes of the declared aliases of some collections. A list of aliases is complete.
+fn alias_steps(declared: &Declared, current: &Current, is_of: impl Fn(&'static str) -> bool) -> Vec<Step> {
+    let none = BTreeMap::new();
+    let chosen = declared.aliases.iter().filter(|(of, _)| is_of(of.collection));
+    let step = |(of, aliases): (&Aliased, &DeclaredAliases)| {
+        let before = current.aliases.get(of).unwrap_or(&none);
+        let names: BTreeSet<_> = aliases.keys().chain(before.keys()).collect();
+        let differing = names.into_iter().filter(|alias| aliases.get(*alias) != before.get(*alias));
+        let change = |alias: &Alias| FieldChange::new(alias.as_str(), before.get(alias), aliases.get(alias));
+        let fields: Vec<_> = differing.map(change).collect();
+        let name = of.name.clone();
+        let of = Some(of.collection);
+        let step = Step { kind: Kind::Aliases, name, action: Action::Update, fields, upload_bytes: 0, of };
+        (!step.fields.is_empty()).then_some(step)
+    };
+    chosen.filter_map(step).collect()
 }
 
 /// The change of a component or model, if its hash differs.
@@ -153,7 +177,7 @@ fn workflow_step(
 ) -> Option<Step> {
     let upload_bytes = declared.document.len() as u64;
     let step = |action, fields| {
-        Some(Step { kind: Kind::Workflow, name: name.clone(), action, fields, upload_bytes })
+        Some(Step { kind: Kind::Workflow, name: name.clone(), action, fields, upload_bytes, of: None })
     };
     let Some(current) = current else { return step(Action::Create, Vec::new()) };
     let mut fields = Vec::new();
@@ -166,7 +190,10 @@ fn workflow_step(
     if declared.cost_slo != current.cost_slo {
         fields.push(FieldChange::new("cost_slo", current.cost_slo, declared.cost_slo));
     }
-    let targets = declared.runs.iter().filter(|target| target.version.is_none());
+    // An alias may follow the new version.
+    let is_free =
+        |target: &&ModelRef| target.version.as_ref().is_none_or(|version| version.number().is_none());
+    let targets = declared.runs.iter().filter(is_free);
     let mut targets = targets.filter(|target| moved.contains(&target.name)).peekable();
     if fields.is_empty() && (targets.peek().is_some() || !current.is_up_to_date) {
         let targets: Vec<String> = targets.map(|target| target.name.to_string()).collect();
@@ -178,7 +205,7 @@ fn workflow_step(
 
 fn trigger_step(name: &Name, declared: &TriggerSpec, current: Option<&TriggerSpec>) -> Option<Step> {
     let step = |action, fields| {
-        Some(Step { kind: Kind::Trigger, name: name.clone(), action, fields, upload_bytes: 0 })
+        Some(Step { kind: Kind::Trigger, name: name.clone(), action, fields, upload_bytes: 0, of: None })
     };
     let Some(current) = current else { return step(Action::Create, Vec::new()) };
     let fields = changes(current, declared);
@@ -195,7 +222,14 @@ fn deletions(declared: &Declared, current: &Current, prune: &BTreeSet<Kind>) -> 
     let mut delete = |kind, name: &Name| {
         if prune.contains(&kind) {
             let action = Action::Delete;
-            steps.push(Step { kind, name: name.clone(), action, fields: Vec::new(), upload_bytes: 0 });
+            steps.push(Step {
+                kind,
+                name: name.clone(),
+                action,
+                fields: Vec::new(),
+                upload_bytes: 0,
+                of: None,
+            });
         }
     };
     let triggers = current.triggers.keys().rev().filter(|name| !declared.triggers.contains_key(*name));

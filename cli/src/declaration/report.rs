@@ -94,6 +94,7 @@ mod tests {
             action,
             fields,
             upload_bytes,
+            of: None,
         };
         let changed = vec![
             FieldChange::new("component", "a".repeat(64), "b".repeat(64)),

@@ -1,6 +1,9 @@
 //! Completes the entries of a declaration by the files and variables that they name.
 
-use super::declared::{Content, Declared, DeclaredCanary, DeclaredFunction, DeclaredModel, DeclaredWorkflow};
+use super::declared::{
+    Aliased, Content, Declared, DeclaredAliases, DeclaredCanary, DeclaredFunction, DeclaredModel,
+    DeclaredWorkflow,
+};
 use super::document::{
     CanaryEntry, Document, FunctionEntry, LabelsEntry, LabelsSource, ModelEntry, ReuseEntry, WorkflowEntry,
 };
@@ -50,16 +53,19 @@ impl Resolver {
     pub(super) fn add(&mut self, document: Document, place: &Place) {
         let Document { models, functions, workflows, triggers } = document;
         for (name, entry) in models.0 {
+            self.alias(Aliased::MODELS, &name, entry.aliases.as_ref());
             if let Some(model) = self.resolved("models", &name, place, || model(entry, place)) {
                 self.declared.models.insert(name, model);
             }
         }
         for (name, entry) in functions.0 {
+            self.alias(Aliased::FUNCTIONS, &name, entry.aliases.as_ref());
             if let Some(function) = self.resolved("functions", &name, place, || function(&entry, place)) {
                 self.declared.functions.insert(name, function);
             }
         }
         for (name, entry) in workflows.0 {
+            self.alias(Aliased::WORKFLOWS, &name, entry.aliases.as_ref());
             if let Some(workflow) = self.resolved("workflows", &name, place, || workflow(entry, place)) {
                 self.declared.workflows.insert(name, workflow);
             }
@@ -90,6 +96,11 @@ impl Resolver {
                 Err(Problem::usage(text).into())
             }
         }
+    }
+
+    fn alias(&mut self, collection: &'static str, name: &Name, aliases: Option<&DeclaredAliases>) {
+        let Some(aliases) = aliases else { return };
+        self.declared.aliases.insert(Aliased::new(collection, name), aliases.clone());
     }
 
     fn resolved<T>(
@@ -176,7 +187,7 @@ fn function(entry: &FunctionEntry, place: &Place) -> Result<DeclaredFunction, St
             let keys = entry.manifest_keys();
             if !keys.is_empty() {
                 return Err(format!(
-                    "{} cannot be set beside `project`: weir.toml of the project has the manifest, and only `env` and `canary` can be added to it",
+                    "{} cannot be set beside `project`: weir.toml of the project has the manifest, and only `env`, `canary` and `aliases` can be added to it",
                     keys.join(", ")
                 ));
             }

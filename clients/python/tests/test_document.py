@@ -66,6 +66,9 @@ CALLS: list[Callable[[Client], Any]] = [
     ),
     lambda weir: weir.functions.canary("f"),
     lambda weir: weir.functions.promote("f", 2),
+    lambda weir: weir.functions.set_alias("f", "stable", 1),
+    lambda weir: weir.functions.rollback_alias("f", "stable"),
+    lambda weir: weir.functions.delete_alias("f", "stable"),
     lambda weir: weir.functions.list(),
     lambda weir: weir.functions.show("f"),
     lambda weir: weir.functions.delete("f"),
@@ -82,13 +85,16 @@ CALLS: list[Callable[[Client], Any]] = [
     ],
     lambda weir: weir.embeddings("f", "text"),
     lambda weir: weir.models.push(
-        "m", b"model", {"device": "cpu"}, allow_signature_change=True, canary=10, promote_after_s=60
+        "m", b"model", {"device": "cpu"}, allow_signature_change=True, canary=10, promote_after_s=60, preview=True
     ),
     lambda weir: weir.models.push(
-        "m", b"model", version=2, allow_signature_change=True, canary=10, promote_after_s=60
+        "m", b"model", version=2, allow_signature_change=True, canary=10, promote_after_s=60, preview=True
     ),
     lambda weir: weir.models.canary("m"),
-    lambda weir: weir.models.promote("m"),
+    lambda weir: weir.models.promote("m", 2),
+    lambda weir: weir.models.set_alias("m", "stable", 1),
+    lambda weir: weir.models.rollback_alias("m", "stable"),
+    lambda weir: weir.models.delete_alias("m", "stable"),
     lambda weir: weir.models.list(),
     lambda weir: weir.models.show("m"),
     lambda weir: weir.models.delete("m"),
@@ -125,6 +131,9 @@ CALLS: list[Callable[[Client], Any]] = [
     lambda weir: weir.workflows.show("w"),
     lambda weir: weir.workflows.delete("w"),
     lambda weir: weir.workflows.rollback("w"),
+    lambda weir: weir.workflows.set_alias("w", "stable", 1),
+    lambda weir: weir.workflows.rollback_alias("w", "stable"),
+    lambda weir: weir.workflows.delete_alias("w", "stable"),
     lambda weir: weir.workflows.versions("w"),
     lambda weir: weir.workflows.show_version("w", 1),
     lambda weir: weir.workflows.delete_version("w", 1),

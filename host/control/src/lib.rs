@@ -4,6 +4,9 @@
 //! Everything durable is in the datastore and in blobs; every node of a cluster follows the changes
 //! of the others.
 
+mod aliases;
+pub use aliases::{AliasChange, AliasError};
+
 pub mod canary;
 pub mod devices;
 pub mod keys;

@@ -2,13 +2,14 @@
 //! memory when opened.
 //!
 //! Keys are `models/{tenant}/{name}/versions/{version}`, and `models/{tenant}/{name}/head` for a
-//! model that has or had a canary. A version is immutable. Its files are the original upload, the
+//! model that has or had a canary or an alias. A version is immutable. Its files are the original upload, the
 //! optimised graph and the weights. Each file is named by its hash and stored once, even if many
 //! models share it. The files are durable before the key is written. A model whose record or files
 //! are damaged is skipped and reported; the node serves the other models, and pushing the model
 //! again repairs it. In a cluster, every node follows pushes and deletions on other nodes, and
 //! fetches the files before the first load if there is room, else during the first load.
 
+mod alias;
 mod autosize;
 mod canary;
 mod change;

@@ -10,6 +10,7 @@
 //! changes of the other nodes. The differences between functions and workflows are in their
 //! [`DeploymentKind`].
 
+mod alias;
 mod canary;
 mod change;
 mod entry;
@@ -19,14 +20,16 @@ mod record;
 #[cfg(test)]
 mod tests;
 
+use crate::aliases::AliasError;
 pub use canary::InactiveRole;
 pub use entry::{DeploymentKind, Noun, RegistryEntry};
 pub use function::{
     ComponentChange, DeployedFunction, FunctionEntry, FunctionParts, FunctionRecord, Prepare,
 };
 use parking_lot::{Mutex, MutexGuard, RwLock};
+pub use record::ActiveVersion;
 pub use record::VersionRecord;
-use record::{ActiveVersion, EntryContents, Parsed, parse};
+use record::{EntryContents, Parsed, parse};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use tokio::sync::Semaphore;
@@ -89,6 +92,9 @@ pub enum RegistryError {
     /// The name has reached the limit of versions.
     #[error("{0} {1} has {VERSIONS_MAX} versions; delete old ones first")]
     TooManyVersions(Noun, Name),
+    /// An alias names no version, or was not changed.
+    #[error(transparent)]
+    Alias(#[from] AliasError),
     /// A concurrent change of the same name was first.
     #[error("another request changed {0} {1} at the same time; try again")]
     Conflict(Noun, Name),
@@ -311,7 +317,7 @@ impl<K: DeploymentKind> Registry<K> {
         });
         match &after {
             Some(entry) => {
-                K::heads_changed(&entry.shared, entry.head);
+                K::heads_changed(&entry.shared, &entry.head);
                 names.insert(name.clone(), entry.clone());
             }
             None => {

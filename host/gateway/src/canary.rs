@@ -30,7 +30,7 @@ use weir_control::registry::{DeploymentKind, FunctionParts, RegistryEntry};
 use weir_inference::Content;
 use weir_telemetry::logs::now_ms;
 use weir_types::api::{Canary, CanaryReport, EventKind, Function, Model};
-use weir_types::{ErrorCode, ModelId, Name, TenantId, Version};
+use weir_types::{ErrorCode, ModelId, Name, TenantId, Version, VersionRef};
 
 /// The version of an asynchronous invocation, fixed when the request was accepted. In the extensions
 /// of the request when it runs.
@@ -40,8 +40,8 @@ pub(crate) struct FixedVersion(pub(crate) Version);
 /// The parts of a request that decide about the version that it uses.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct VersionChoice<'a> {
-    /// The version that the request names.
-    named: Option<Version>,
+    /// The version that the request names, by number or alias.
+    named: Option<&'a VersionRef>,
     fixed: Option<Version>,
     key: Option<&'a [u8]>,
 }
@@ -57,12 +57,12 @@ impl<'a> VersionChoice<'a> {
     }
 
     /// The choice for a request that names a version; `None`: the choice stays the same.
-    pub(crate) fn of_version(self, named: Option<Version>) -> Self {
+    pub(crate) fn of_version(self, named: Option<&'a VersionRef>) -> Self {
         Self { named, ..self }
     }
 
     /// The version that the request names.
-    pub(crate) fn named(&self) -> Option<Version> {
+    pub(crate) fn named(&self) -> Option<&'a VersionRef> {
         self.named
     }
 
@@ -77,16 +77,19 @@ impl<'a> VersionChoice<'a> {
     }
 
     /// The version for the call. A fixed version that was removed is replaced by a serving version,
-    /// and a named version is not.
+    /// and a named version is not. An alias names the version that was fixed with it, if any.
     pub(crate) fn choose<'e, K: DeploymentKind>(
         &self,
         entry: &'e RegistryEntry<K>,
     ) -> Option<&'e Arc<K::Deployment>> {
-        if let Some(named) = self.named {
-            return entry.versions.get(&named);
+        if let Some(VersionRef::Number(named)) = self.named {
+            return entry.versions.get(named);
         }
         let fixed = self.fixed.and_then(|fixed| entry.versions.get(&fixed));
-        fixed.or_else(|| entry.choose(self.key))
+        fixed.or_else(|| match entry.resolve(self.named).ok()? {
+            Some(named) => entry.versions.get(&named),
+            None => entry.choose(self.key),
+        })
     }
 }
 
@@ -145,15 +148,9 @@ async fn promote(
     let name = parse_name(&name)?;
     let version = read_version(body).await?;
     let registry = FunctionParts::registry(&node);
-    let before = find::<FunctionParts>(&node, &caller, &name)?.head;
+    let before = find::<FunctionParts>(&node, &caller, &name)?.head.canary;
     let entry = registry.promote_to(&caller.tenant, &name, version).await?;
-    let of = (CanaryOf::Function, &caller.tenant, &name);
-    if let Some(ended) = before.canary.filter(|canary| canary.version != entry.head.active) {
-        let text = format!("canary {} of function {name} was rolled back by a request", ended.version);
-        node.note_canary(EventKind::CanaryRolledBack, of, text);
-    }
-    let text = format!("version {} of function {name} was promoted by a request", entry.head.active);
-    node.note_canary(EventKind::CanaryPromoted, of, text);
+    node.note_promotion((CanaryOf::Function, &caller.tenant, &name), before, entry.head.active);
     FunctionParts::rolled_back(&node);
     summary(&node, &entry).map(Json).ok_or_else(|| missing::<FunctionParts>(&name))
 }
@@ -163,12 +160,20 @@ async fn promote_model(
     State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
+    body: Body,
 ) -> Result<Json<Model>, ApiError> {
     let name = parse_name(&name)?;
+    let version = read_version(body).await?;
     node.models.get_of(Content::Network, &caller.tenant, &name, None)?;
-    let Canary { version, .. } = node.models.promote(&caller.tenant, &name, None).await?;
-    let text = format!("version {version} of model {name} was promoted by a request");
-    node.note_canary(EventKind::CanaryPromoted, (CanaryOf::Model, &caller.tenant, &name), text);
+    let before = node.models.roles(&caller.tenant, &name).canary;
+    let version = match version {
+        Some(version) => {
+            node.models.promote_to(&caller.tenant, &name, version).await?;
+            version
+        }
+        None => node.models.promote(&caller.tenant, &name, None).await?.version,
+    };
+    node.note_promotion((CanaryOf::Model, &caller.tenant, &name), before, version);
     Ok(Json(models::summary(&node, Content::Network, &caller.tenant, &name)?))
 }
 
@@ -225,6 +230,18 @@ fn age(canary: Canary) -> Duration {
 }
 
 impl NodeState {
+    /// Records a promotion by a request, and the end of the canary before, if another version was
+    /// promoted.
+    fn note_promotion(&self, of: (CanaryOf, &TenantId, &Name), before: Option<Canary>, promoted: Version) {
+        let what = format!("{} {}", of.0.resource(), of.2);
+        if let Some(Canary { version, .. }) = before.filter(|canary| canary.version != promoted) {
+            let text = format!("canary {version} of {what} was rolled back by a request");
+            self.note_canary(EventKind::CanaryRolledBack, of, text);
+        }
+        let text = format!("version {promoted} of {what} was promoted by a request");
+        self.note_canary(EventKind::CanaryPromoted, of, text);
+    }
+
     /// Records the start or the end of the canary of a function or model.
     pub(crate) fn note_canary(
         &self,

@@ -11,9 +11,9 @@ pub(super) use logs::logs;
 use super::versions::VersionedResource;
 use crate::NodeState;
 use std::sync::Arc;
-use weir_control::registry::{DeployedFunction, FunctionEntry, FunctionParts, Registry};
+use weir_control::registry::{ActiveVersion, DeployedFunction, FunctionEntry, FunctionParts, Registry};
 use weir_types::Version;
-use weir_types::api::{Canary, Function, FunctionVersion};
+use weir_types::api::{Function, FunctionVersion};
 use weir_workflow::TargetKind;
 
 impl VersionedResource for FunctionParts {
@@ -30,8 +30,8 @@ impl VersionedResource for FunctionParts {
         entry.describe(version)
     }
 
-    fn summary(active: FunctionVersion, versions: Vec<Version>, canary: Option<Canary>) -> Function {
-        Function { active, versions, canary }
+    fn summary(active: FunctionVersion, versions: Vec<Version>, head: &ActiveVersion) -> Function {
+        Function { active, versions, canary: head.canary, aliases: head.aliases.clone() }
     }
 
     fn rolled_back(node: &NodeState) {

@@ -11,7 +11,7 @@ use super::prefer::PreferHeader;
 use super::request_id::RequestId;
 use super::traces::{self, CallRoute};
 use super::v2::{self, NamedTarget};
-use super::versions::parse_version;
+use super::versions::parse_version_ref;
 use crate::NodeState;
 use axum::body::Body;
 use axum::extract::Request;
@@ -29,9 +29,9 @@ use weir_control::models::ModelChoices;
 use weir_control::registry::DeployedFunction;
 use weir_dispatch::{CallCtx, FunctionTarget, HttpRequest, deadline};
 use weir_types::api::InvocationKind;
-use weir_types::{ErrorCode, FunctionKind, Name, TenantId, Version};
+use weir_types::{ErrorCode, FunctionKind, Name, TenantId, VersionRef};
 
-/// The function in the path of a call: `NAME` or `NAME@VERSION` after `/fn/`.
+/// The function in the path of a call: `NAME`, `NAME@VERSION` or `NAME@ALIAS` after `/fn/`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CallTarget {
     name_len: usize,
@@ -57,8 +57,8 @@ impl CallTarget {
     }
 
     /// The version in the path after `/fn/`, if it names one.
-    fn version(self, call: &str) -> Result<Option<Version>, ApiError> {
-        call[self.name_len..self.len].strip_prefix('@').map(parse_version).transpose()
+    fn version(self, call: &str) -> Result<Option<VersionRef>, ApiError> {
+        call[self.name_len..self.len].strip_prefix('@').map(parse_version_ref).transpose()
     }
 }
 
@@ -72,7 +72,8 @@ pub(super) async fn invoke(
 ) -> Result<Response, ApiError> {
     let call = &request.uri().path()["/fn/".len()..];
     let name = target.name(call);
-    let choice = VersionChoice::for_request(&request).of_version(target.version(call)?);
+    let named = target.version(call)?;
+    let choice = VersionChoice::for_request(&request).of_version(named.as_ref());
     let deployment = find(node, &tenant, name, choice).await?;
     if let Some(prefer) = PreferHeader::take(request.headers_mut())? {
         let limits = &deployment.manifest.limits;
@@ -141,7 +142,10 @@ async fn find(
         return Ok(known);
     }
     match (choice.named(), node.registry.get(tenant, name)) {
-        (Some(version), Some(entry)) => Ok(entry.require(version)?.clone()),
+        (Some(named), Some(entry)) => match entry.resolve(Some(named))? {
+            Some(version) => Ok(entry.require(version)?.clone()),
+            None => Err(unknown(name)),
+        },
         _ => Err(unknown(name)),
     }
 }
@@ -329,6 +333,7 @@ pub(super) fn priority(headers: &HeaderMap) -> Result<u32, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_types::{Alias, Version};
 
     #[test]
     fn path_may_name_a_version() {
@@ -339,10 +344,12 @@ mod tests {
         for plain in ["hello", "hello/", "hello/a@2", "hello/@"] {
             assert_eq!(parts(plain), ("hello", Ok(None)), "{plain}");
         }
-        assert_eq!(parts("hello@12/a@b"), ("hello", Ok(Some(Version(12)))));
-        for bad in ["hello@", "hello@0", "hello@-1", "hello@two", "hello@1@2", "hello@4294967296"] {
+        assert_eq!(parts("hello@12/a@b"), ("hello", Ok(Some(Version(12).into()))));
+        let alias = VersionRef::Alias(Alias::new("two").unwrap());
+        assert_eq!(parts("hello@two/a"), ("hello", Ok(Some(alias))));
+        for bad in ["hello@", "hello@0", "hello@-1", "hello@Two", "hello@1@2", "hello@4294967296"] {
             assert_eq!(parts(bad), ("hello", Err(ErrorCode::InvalidRequest)), "{bad}");
         }
-        assert_eq!(parts("@1"), ("", Ok(Some(Version(1)))));
+        assert_eq!(parts("@1"), ("", Ok(Some(Version(1).into()))));
     }
 }

@@ -1,6 +1,7 @@
 //! HTTP gateway of a node: serves function calls directly, and all other requests through a router.
 
 mod access;
+mod alias;
 mod answers;
 mod arriving;
 mod auth;

@@ -7,9 +7,11 @@ pub(super) use capacity::capacity;
 pub(super) use profile::profile;
 
 use super::Caller;
+use super::alias;
 use super::cached;
 use super::canary;
 use super::error::ApiError;
+use super::manifest::UploadOptions;
 use super::openai;
 use super::routes::Routes;
 use super::table::MANAGE;
@@ -27,6 +29,7 @@ use http::HeaderMap;
 use std::sync::Arc;
 use weir_control::canary::CanaryOf;
 use weir_control::models::{ModelEntry, ModelPushError, ModelsError, PushRequest};
+use weir_control::registry::InactiveRole;
 use weir_inference::Content;
 use weir_telemetry::logs::now_ms;
 use weir_types::api::{Canary, EventKind, EventResource, Model, ModelPushed, ModelVersion};
@@ -97,8 +100,8 @@ async fn keep(
     let received = uploads::receive(node, caller, request, node.models.blobs(), bytes_max).await?;
     let ReceivedUpload { mut manifest, staged, options, place: _place }: ReceivedUpload<ModelManifest> =
         received;
-    if options.canary.is_some() && content == Content::KernelGraph {
-        let text = "kernel graphs have no canaries: canary and promote_after_ms are for functions and models";
+    if (options.canary.is_some() || options.preview) && content == Content::KernelGraph {
+        let text = "kernel graphs have neither canaries nor previews: canary, promote_after_ms and preview are for functions and models";
         return Err(ApiError::new(ErrorCode::InvalidRequest, text));
     }
     if options.dry_run || options.digest.is_some() {
@@ -142,7 +145,7 @@ async fn keep(
         manifest,
         content,
         may_change_signature: options.allow_signature_change,
-        canary: options.canary.map(|share| (share, now_ms())),
+        role: role(&options),
     };
     let before = node.models.roles(&caller.tenant, name);
     let pushed = node.models.push(request, staged).await;
@@ -154,7 +157,16 @@ async fn keep(
     let canary = canary::note_push(node, before, &entry);
     let removed_versions =
         if created { remove_old_versions(node, entry.source.id()).await } else { Vec::new() };
-    Ok(Json(ModelPushed { model: node.models.describe(&entry), canary, removed_versions }))
+    let is_preview = !node.models.roles(&caller.tenant, name).serves(entry.record.version);
+    Ok(Json(ModelPushed { model: node.models.describe(&entry), canary, is_preview, removed_versions }))
+}
+
+/// The role of the pushed version, if it does not become active.
+fn role(options: &UploadOptions) -> Option<InactiveRole> {
+    match options.canary {
+        Some(share) => Some(InactiveRole::Canary { share, now_ms: now_ms() }),
+        None => options.preview.then_some(InactiveRole::Preview),
+    }
 }
 
 /// Removes the versions above `models.versions_keep`. The push has succeeded already, so a failure is
@@ -273,7 +285,8 @@ fn summary_of(node: &NodeState, active: &ModelEntry) -> Model {
     let ModelId { tenant, name, .. } = active.source.id();
     let versions = node.models.versions(tenant, name);
     let canary = node.models.roles(tenant, name).canary;
-    Model { active: node.models.describe(active), versions, canary }
+    let aliases = node.models.aliases(tenant, name);
+    Model { active: node.models.describe(active), versions, canary, aliases }
 }
 
 /// `GET /v1/models/{name}/versions/{version}`.
@@ -384,6 +397,7 @@ impl From<ModelsError> for ApiError {
             ModelsError::NoModel(_) | ModelsError::NoKernelGraph(_) => ErrorCode::ModelNotFound,
             ModelsError::KernelGraphsOff => ErrorCode::NotSupported,
             ModelsError::NoVersion { .. } | ModelsError::NoActive(_) => ErrorCode::VersionNotFound,
+            ModelsError::Alias(error) => alias::code(error),
             ModelsError::NoCanary(_) => ErrorCode::CanaryNotFound,
             ModelsError::Exists { .. } => ErrorCode::VersionConflict,
             ModelsError::SignatureChanged { .. } => ErrorCode::SignatureChanged,

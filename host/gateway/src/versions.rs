@@ -2,6 +2,7 @@
 //! deployed versions.
 
 use super::Caller;
+use super::alias;
 use super::body::small;
 use super::error::ApiError;
 use super::permission::{RouteAccess, Subject};
@@ -17,9 +18,9 @@ use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Json};
 use serde::Serialize;
 use std::sync::Arc;
-use weir_control::registry::{DeploymentKind, Noun, Registry, RegistryEntry, RegistryError};
+use weir_control::registry::{ActiveVersion, DeploymentKind, Noun, Registry, RegistryEntry, RegistryError};
 use weir_types::api::{Canary, EventKind, EventResource, VersionRequest};
-use weir_types::{ErrorCode, Name, Version};
+use weir_types::{ErrorCode, Name, Version, VersionRef, VersionRefError};
 use weir_workflow::TargetKind;
 
 /// Size limit of the JSON body of a promotion or rollback.
@@ -39,7 +40,7 @@ pub(super) trait VersionedResource: DeploymentKind {
 
     fn describe(node: &NodeState, entry: &RegistryEntry<Self>, version: &Self::Deployment) -> Self::Version;
 
-    fn summary(active: Self::Version, versions: Vec<Version>, canary: Option<Canary>) -> Self::Summary;
+    fn summary(active: Self::Version, versions: Vec<Version>, head: &ActiveVersion) -> Self::Summary;
 
     /// Releases the resources of inactive versions, after a rollback or a removal.
     fn rolled_back(_node: &NodeState) {}
@@ -116,7 +117,7 @@ async fn roll_back<K: VersionedResource>(
 ) -> Result<Json<K::Summary>, ApiError> {
     let name = parse_name(&name)?;
     let version = read_version(body).await?;
-    let before = find::<K>(&node, &caller, &name)?.head;
+    let before = find::<K>(&node, &caller, &name)?.head.clone();
     let entry = K::registry(&node).roll_back(&caller.tenant, &name, version).await?;
     tracing::info!(tenant = %caller.tenant, %name, version = %entry.head.active, "rolled back {}", K::NOUN);
     if let Some(Canary { version, .. }) = before.canary {
@@ -172,7 +173,7 @@ pub(super) fn find<K: VersionedResource>(
 }
 
 /// The resource of events about deployments of a kind.
-fn resource_of<K: DeploymentKind>() -> EventResource {
+pub(super) fn resource_of<K: DeploymentKind>() -> EventResource {
     match K::NOUN {
         Noun::Function => EventResource::Function,
         Noun::Workflow => EventResource::Workflow,
@@ -190,7 +191,7 @@ pub(super) fn summary<K: VersionedResource>(
     entry: &RegistryEntry<K>,
 ) -> Option<K::Summary> {
     let active = K::describe(node, entry, entry.active()?);
-    Some(K::summary(active, entry.versions.keys().copied().collect(), entry.head.canary))
+    Some(K::summary(active, entry.versions.keys().copied().collect(), &entry.head))
 }
 
 /// Reads the version to activate, if the body names one.
@@ -216,12 +217,18 @@ pub(super) fn parse_version(text: &str) -> Result<Version, ApiError> {
     number.map(Version).ok_or_else(|| ApiError::new(ErrorCode::InvalidRequest, text))
 }
 
+/// Parses a version that may be an alias.
+pub(super) fn parse_version_ref(text: &str) -> Result<VersionRef, ApiError> {
+    text.parse().map_err(|error: VersionRefError| ApiError::new(ErrorCode::InvalidRequest, error.to_string()))
+}
+
 impl From<RegistryError> for ApiError {
     fn from(error: RegistryError) -> Self {
         let code = match &error {
             RegistryError::NotThere(Noun::Function, _) => ErrorCode::FunctionNotFound,
             RegistryError::NotThere(Noun::Workflow, _) => ErrorCode::WorkflowNotFound,
             RegistryError::NoVersion { .. } | RegistryError::NothingEarlier(..) => ErrorCode::VersionNotFound,
+            RegistryError::Alias(error) => alias::code(error),
             RegistryError::NoCanary(..) => ErrorCode::CanaryNotFound,
             RegistryError::IsActive { .. }
             | RegistryError::IsCanary { .. }

@@ -11,10 +11,10 @@ use axum::{Extension, Json};
 use serde::Deserialize;
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use weir_control::registry::Registry;
+use weir_control::registry::{ActiveVersion, Registry};
 use weir_control::workflows::{Catalog, DeployedWorkflow, WorkflowEntry, WorkflowRecord, Workflows};
 use weir_telemetry::logs::now_ms;
-use weir_types::api::{self, Canary, EventKind, EventResource, WorkflowDeployed, WorkflowVersion};
+use weir_types::api::{self, EventKind, EventResource, WorkflowDeployed, WorkflowVersion};
 use weir_types::{Cost, ErrorCode, FunctionId, Name, TenantId, Version};
 use weir_workflow::{DOCUMENT_BYTES_MAX, Document, Plan, StepAction, TargetKind};
 
@@ -185,7 +185,7 @@ impl VersionedResource for Workflows {
         entry.describe(version, node.dispatch.catalog.unready(version))
     }
 
-    fn summary(active: WorkflowVersion, versions: Vec<Version>, _: Option<Canary>) -> api::Workflow {
-        api::Workflow { active, versions }
+    fn summary(active: WorkflowVersion, versions: Vec<Version>, head: &ActiveVersion) -> api::Workflow {
+        api::Workflow { active, versions, aliases: head.aliases.clone() }
     }
 }

@@ -149,7 +149,8 @@ mod tests {
     use prost::Message as _;
     use std::collections::BTreeMap;
     use weir_telemetry::{
-        Attribute, AttributeValue, CallDescription, Phase, Sampler, SpanKind, TextFormat, Tracer,
+        Attribute, AttributeValue, CallDescription, Phase, RecentCallLimits, Sampler, SpanKind, TextFormat,
+        Tracer,
     };
     use weir_types::{ErrorCode, Name, TenantId};
 

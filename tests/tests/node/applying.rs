@@ -390,3 +390,33 @@ async fn declarations_may_be_folders_projects_and_standard_input() {
     assert!(child.wait().await.unwrap().success());
     assert_eq!(node.functions().await.len(), 3);
 }
+
+#[tokio::test]
+async fn aliases_are_declared_applied_and_exported() {
+    let node = fake().start().await;
+    let folder = Folder::new();
+    let with = |aliases: &str| format!("models:\n  m: {{file: m.json, aliases: {aliases}}}\n");
+    folder.write("weir.yaml", with("{stable: 1, eu: 1}"));
+    let applied = folder.weir(&node, &["apply"]).await;
+    assert!(applied.stdout.contains("done: update aliases m"), "{applied:?}");
+    let again = folder.weir(&node, &["diff"]).await;
+    assert_eq!((again.status, again.stdout.contains("no differences")), (0, true), "{again:?}");
+    folder.write("weir.yaml", with("{stable: 1}"));
+    let diff = folder.weir(&node, &["diff"]).await;
+    assert!(diff.status == 1 && diff.stdout.contains("eu: 1 -> -"), "{diff:?}");
+    assert_eq!(folder.weir(&node, &["apply"]).await.status, 0);
+    let shown: Model = node.get("/v1/models/m").await.ok().json();
+    assert_eq!(
+        shown.aliases.iter().map(|(alias, to)| (alias.as_str(), to.version.0)).collect::<Vec<_>>(),
+        [("stable", 1)]
+    );
+    let exported = folder.weir(&node, &["export", "--to", "out"]).await;
+    assert_eq!(exported.status, 0, "{exported:?}");
+    let diff = folder.weir(&node, &["diff", "-f", "out"]).await;
+    assert!(diff.stdout.contains("no differences"), "{diff:?}");
+    let text = std::fs::read_to_string(folder.path().join("out/weir.yaml")).unwrap();
+    assert!(text.contains("stable: 1"), "{text}");
+    folder.write("weir.yaml", with("{eu: 9}"));
+    let refused = folder.weir(&node, &["apply"]).await;
+    assert!(refused.status > 1 && refused.stderr.contains("has no version 9"), "{refused:?}");
+}

@@ -73,7 +73,8 @@ async fn calls_and_promotions_of_missing_versions_are_refused() {
         ("/fn/f@3/behave", ErrorCode::VersionNotFound),
         ("/fn/g@1/behave", ErrorCode::FunctionNotFound),
         ("/fn/f@/", ErrorCode::InvalidRequest),
-        ("/fn/f@two/", ErrorCode::InvalidRequest),
+        ("/fn/f@two/", ErrorCode::VersionNotFound),
+        ("/fn/f@Two/", ErrorCode::InvalidRequest),
     ] {
         assert_eq!(node.get(path).await.code(), code, "{path}");
     }

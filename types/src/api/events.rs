@@ -85,6 +85,8 @@ words! {
         CanaryPromoted = "canary-promoted",
         /// A canary gets no calls any more.
         CanaryRolledBack = "canary-rolled-back",
+        /// An alias of a version was set or removed.
+        AliasChanged = "alias-changed",
         /// A name or version was removed.
         Removed = "removed",
         /// Calls of a function or model failed by its own fault.

@@ -53,6 +53,7 @@ const KINDS: Record<EventKind, 'good' | 'bad' | 'busy' | 'plain'> = {
   'canary-started': 'busy',
   'canary-promoted': 'good',
   'canary-rolled-back': 'bad',
+  'alias-changed': 'plain',
   removed: 'plain',
   fault: 'bad',
   evicted: 'plain',

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use ureq::SendBody;
 use ureq::http::Method;
-use weir_types::api::{Canary, Deployed, Function, Trigger};
+use weir_types::api::{AliasTarget, Canary, Deployed, Function, Trigger};
 use weir_types::{ContentHash, Name, Version};
 
 /// An apply of a declaration.
@@ -122,6 +122,8 @@ impl Apply {
                 Kind::Function => format!("/v1/functions/{name}"),
                 Kind::Workflow => format!("/v1/workflows/{name}"),
                 Kind::Trigger => format!("/v1/triggers/{name}"),
+                // A plan has no such change.
+                Kind::Aliases => return Ok(Made { version: None, canary: None }),
             };
             self.client.delete(&path, &format!("remove {kind} {name}"))?;
             return Ok(Made { version: None, canary: None });
@@ -141,6 +143,7 @@ impl Apply {
                 let deployed = upload.send(&self.client, self.output)?;
                 Ok(Made { version: Some(deployed.workflow.version), canary: None })
             }
+            Kind::Aliases => self.set_aliases(step),
             Kind::Trigger => {
                 let spec = self.declared.triggers.get(name).ok_or_else(|| undeclared(step))?;
                 let body = SendBody::from_json(spec)?;
@@ -149,6 +152,22 @@ impl Apply {
                 Ok(Made { version: None, canary: None })
             }
         }
+    }
+
+    fn set_aliases(&self, step: &Step) -> Result<Made> {
+        let Step { name, fields, of, .. } = step;
+        let collection = of.ok_or_else(|| undeclared(step))?;
+        for change in fields {
+            let path = format!("/v1/{collection}/{name}/aliases/{}", change.field);
+            let what = format!("set the alias {} of {name}", change.field);
+            if change.to.is_null() {
+                self.client.delete(&path, &what)?;
+            } else {
+                let request = serde_json::json!({ "version": change.to });
+                self.client.put_json::<AliasTarget>(&path, &what, &request)?;
+            }
+        }
+        Ok(Made { version: None, canary: None })
     }
 
     fn push(&self, name: &Name) -> Result<Made> {

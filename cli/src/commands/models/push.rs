@@ -38,6 +38,9 @@ pub(super) struct UploadArgs {
     version: Option<u32>,
     #[command(flatten)]
     canary: CanaryArgs,
+    /// Give the new version no runs, except those that name it
+    #[arg(long, conflicts_with = "canary")]
+    preview: bool,
     #[command(flatten)]
     settings: ModelSettingsArgs,
 }
@@ -50,14 +53,16 @@ impl UploadArgs {
     /// Pushes the model in `file`, and prints the result.
     pub(super) fn push(&self, name: &Name, file: &Path, models: &Collection) -> Result<()> {
         let version = self.version.map_or_else(String::new, |version| format!("/versions/{version}"));
-        let query = self.settings.query(self.canary.query());
+        let preview = self.preview.then(|| ("preview", "true".to_owned()));
+        let query = self.settings.query(self.canary.query().into_iter().chain(preview).collect());
         let path = format!("{}{version}{query}", models.path(name));
         // Unreadable labels should not wait for the model.
         let fields = fields(&self.settings.labels)?;
         let upload = ModelUpload { path: &path, name, file, fields, stop: None };
         let pushed = upload.send(&models.client, models.output)?;
         let Some(canary) = pushed.canary.filter(|canary| canary.promote_after_ms.is_some()) else {
-            if self.canary.is_given() && pushed.canary.is_none() {
+            let is_first = pushed.canary.is_none() && !pushed.is_preview;
+            if is_first && (self.canary.is_given() || self.preview) {
                 models.output.note("no version was active before, so this one gets all runs");
             }
             return models.output.result(&pushed, described);
@@ -69,7 +74,7 @@ impl UploadArgs {
 }
 
 /// The result of a push.
-fn described(ModelPushed { model, canary, removed_versions }: &ModelPushed) -> String {
+fn described(ModelPushed { model, canary, is_preview, removed_versions }: &ModelPushed) -> String {
     let name = &model.name;
     let version = model.version;
     let canary = canary.map(|canary| {
@@ -78,11 +83,13 @@ fn described(ModelPushed { model, canary, removed_versions }: &ModelPushed) -> S
             "a canary with {percent} % of the runs: weir models promote {name}, or weir models rollback {name}\n"
         )
     });
-    let canary = canary.unwrap_or_default();
+    let preview = is_preview
+        .then(|| format!("a preview, which gets no other runs: weir models promote {name} {version}\n"));
+    let role = canary.or(preview).unwrap_or_default();
     let signature = signature(&model.signature);
     let removed = removed(removed_versions);
     let lacking = lacking(model);
-    format!("pushed {name}:{version}\n{canary}{signature}{removed}{lacking}")
+    format!("pushed {name}:{version}\n{role}{signature}{removed}{lacking}")
 }
 
 /// File with the labels of an output: `FILE` or `OUTPUT=FILE`.

@@ -5,8 +5,8 @@ use crate::commands::CommandContext;
 use crate::commands::invoke::{BodySource, show};
 use anyhow::Result;
 use ureq::http::{HeaderValue, Method};
-use weir_types::Name;
 use weir_types::api::ERROR_CODE_HEADER;
+use weir_types::{Name, VersionRef};
 
 /// Run a model, tensor function or workflow, and print its response
 ///
@@ -16,6 +16,7 @@ use weir_types::api::ERROR_CODE_HEADER;
 /// Examples:
 ///   weir models run scale -d '{"inputs": [{"name": "x", "datatype": "FP32", "shape": [2], "data": [1, 2]}]}'
 ///   weir models run digits -d @request.json --version 2
+///   weir models run digits -d @request.json --version stable
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(super) struct RunArgs {
@@ -24,16 +25,16 @@ pub(super) struct RunArgs {
     /// Request: JSON text, @FILE, or @- for standard input
     #[arg(long, short, value_name = "DATA")]
     data: String,
-    /// Version to run [default: the newest of a model, or the active one]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    version: Option<u32>,
+    /// Version or alias to run [default: the active version, or its canary]
+    #[arg(long, value_name = "VERSION")]
+    version: Option<VersionRef>,
 }
 
 pub(super) fn run(args: &RunArgs, client: &Client, context: &CommandContext) -> Result<()> {
     let RunArgs { name, data, version } = args;
     let body = BodySource::read(data)?;
     let length = body.length_bytes();
-    let version = version.map_or_else(String::new, |version| format!("/versions/{version}"));
+    let version = version.as_ref().map_or_else(String::new, |version| format!("/versions/{version}"));
     let path = format!("/v2/models/{name}{version}/infer");
     let mut request = client.request(Method::POST, &path, body.send())?;
     let headers = request.headers_mut();

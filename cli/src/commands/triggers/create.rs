@@ -14,7 +14,7 @@ use ureq::http::{HeaderName, HeaderValue, Method};
 use weir_types::api::{
     MISSED_AGE_MS_DEFAULT, MissedPolicy, OverlapPolicy, TriggerRequest, TriggerSpec, TriggerTarget,
 };
-use weir_types::{ModelRef, Name};
+use weir_types::{ModelRef, Name, VersionRef};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct CreateArgs {
@@ -74,12 +74,16 @@ impl CreateArgs {
     /// The settings of the trigger. Reads the body.
     pub(super) fn spec(&self) -> Result<TriggerSpec> {
         let inference = self.inference.as_ref();
+        if let Some(VersionRef::Alias(alias)) = inference.and_then(|model| model.version.as_ref()) {
+            let text = format!("a trigger cannot name the alias {alias}");
+            return Err(Problem::new(text).hint("name a version by its number, or no version").into());
+        }
         Ok(TriggerSpec {
             source: self.source.source(),
             target: TriggerTarget {
                 function: self.function.clone(),
                 inference: inference.map(|model| model.name.clone()),
-                version: inference.and_then(|model| model.version),
+                version: inference.and_then(|model| model.version.as_ref()?.number()),
             },
             request: self.request()?,
             enabled: !self.paused,

@@ -15,7 +15,7 @@ pub(super) fn step(
     current: Option<&CurrentFunction>,
 ) -> Result<Option<Step>, String> {
     let step = |action, fields, upload_bytes| {
-        Some(Step { kind: Kind::Function, name: name.clone(), action, fields, upload_bytes })
+        Some(Step { kind: Kind::Function, name: name.clone(), action, fields, upload_bytes, of: None })
     };
     let Some(current) = current else {
         let bytes = declared.content.bytes().ok_or_else(|| {

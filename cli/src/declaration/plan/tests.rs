@@ -72,6 +72,7 @@ impl Node {
                 Kind::Function => self.state.functions.remove(name).is_some(),
                 Kind::Workflow => self.state.workflows.remove(name).is_some(),
                 Kind::Trigger => self.state.triggers.remove(name).is_some(),
+                Kind::Aliases => panic!("aliases are deleted with their item"),
             };
             assert!(was_there, "{name} was deleted twice");
             let users =
@@ -93,6 +94,10 @@ impl Node {
                 self.has_moved(name);
             }
             Kind::Function => self.deploy(declared, step, version),
+            Kind::Aliases => {
+                let of = Aliased::new(step.of.unwrap(), name);
+                self.state.aliases.insert(of.clone(), declared.aliases[&of].clone());
+            }
             Kind::Workflow => {
                 let DeclaredWorkflow { document, slo_ms, cost_slo, runs } = declared.workflows[name].clone();
                 let made = CurrentWorkflow { document, slo_ms, cost_slo, runs, is_up_to_date: true };
@@ -205,7 +210,7 @@ fn declarations() -> impl Strategy<Value = Declared> {
             (own, DeclaredWorkflow { document, slo_ms, cost_slo: None, runs })
         };
         let workflows = workflows.into_iter().map(workflow).collect();
-        Declared { models, functions, workflows, triggers }
+        Declared { models, functions, workflows, triggers, ..Declared::default() }
     })
 }
 
@@ -223,7 +228,7 @@ proptest! {
         // A workflow of the first declaration may run a function or model that the second omits, so
         // a deletion in the wrong order fails.
         node.apply(&second, &ALL);
-        let Current { models, functions, workflows, triggers } = &node.state;
+        let Current { models, functions, workflows, triggers, .. } = &node.state;
         prop_assert!(models.keys().eq(second.models.keys()));
         prop_assert!(functions.keys().eq(second.functions.keys()));
         prop_assert!(workflows.keys().eq(second.workflows.keys()));
@@ -247,6 +252,32 @@ fn function(number: u8, env: &[(&str, &str)], canary: Option<u8>) -> Declared {
     let canary = canary.map(|percent| DeclaredCanary { percent, promote_after_ms: None });
     let function = DeclaredFunction { content: file(number), manifest, canary };
     Declared { functions: BTreeMap::from([(name("f"), function)]), ..Declared::default() }
+}
+
+#[test]
+fn aliases_are_set_after_their_items_and_before_workflows_that_may_use_them() {
+    let versions = |text: &[(&str, u32)]| -> DeclaredAliases {
+        text.iter().map(|(alias, version)| (alias.parse().unwrap(), Version(*version))).collect()
+    };
+    let with = |number, aliases| {
+        let mut declared = function(number, &[], None);
+        let runs = BTreeSet::from(["f:eu".parse().unwrap()]);
+        let workflow = DeclaredWorkflow { document: String::new(), slo_ms: None, cost_slo: None, runs };
+        declared.workflows.insert(name("w"), workflow);
+        declared.aliases.insert(Aliased::new(Aliased::FUNCTIONS, &name("f")), versions(aliases));
+        declared
+    };
+    let mut node = Node::default();
+    let kinds = |plan: &Plan| plan.steps.iter().map(|step| step.kind).collect::<Vec<_>>();
+    let created = node.apply(&with(1, &[("eu", 1)]), &[]);
+    assert_eq!(kinds(&created), [Kind::Function, Kind::Aliases, Kind::Workflow]);
+    let changed = node.apply(&with(1, &[("us", 1)]), &[]);
+    assert_eq!(kinds(&changed), [Kind::Aliases, Kind::Workflow], "the alias may move the step");
+    let fields: Vec<_> =
+        changed.steps[0].fields.iter().map(|field| (&*field.field, field.to.clone())).collect();
+    assert_eq!(fields, [("eu", serde_json::Value::Null), ("us", 1.into())], "a list is complete");
+    let without = node.apply(&function(1, &[], None), &[]);
+    assert_eq!(without.steps, [], "aliases stay without a list of them");
 }
 
 #[test]

@@ -169,7 +169,7 @@ class Event(TypedDict):
     """The node, in a cluster."""
     tenant: NotRequired[str]
     """Absent for nodes and devices."""
-    kind: Literal['deployed', 'rolled-back', 'canary-started', 'canary-promoted', 'canary-rolled-back', 'removed', 'fault', 'evicted', 'quarantined', 'released', 'device-lost', 'device-recovered', 'node-joined', 'node-left', 'elected']
+    kind: Literal['deployed', 'rolled-back', 'canary-started', 'canary-promoted', 'canary-rolled-back', 'alias-changed', 'removed', 'fault', 'evicted', 'quarantined', 'released', 'device-lost', 'device-recovered', 'node-joined', 'node-left', 'elected']
     resource: Literal['function', 'model', 'kernel-graph', 'workflow', 'trigger', 'device', 'node']
     name: str
     """Name of the resource, such as `digits:3`."""
@@ -381,7 +381,7 @@ class FunctionManifest(TypedDict):
     """Grants, objectives and limits of a function. Absent keys have defaults."""
 
     models: NotRequired[list[str]]
-    """Models that the function may open, as `name` or `name:version`."""
+    """Models that the function may open, as `name`, `name:version` or `name:alias`."""
     env: NotRequired[dict[str, str]]
     """Environment variables of the guest, in plain text."""
     secrets: NotRequired[dict[str, str] | list[str]]
@@ -472,7 +472,12 @@ class Versions(TypedDict):
     """All versions, oldest first."""
 
 
-class Function(FunctionVersion, Versions):
+class Aliased(TypedDict):
+    aliases: NotRequired[dict[str, AliasTarget]]
+    """The aliases that were set, if any."""
+
+
+class Function(FunctionVersion, Versions, Aliased):
     canary: NotRequired[Canary]
     """The version that gets a share of the calls, if any."""
 
@@ -511,6 +516,20 @@ class VersionCalls(TypedDict):
     """Calls with a status from 500 on."""
     p95_ms: NotRequired[float]
     """Run time that 95 % of the successful calls kept to."""
+
+
+class AliasTarget(TypedDict):
+    version: int
+    """Version number. Versions are immutable."""
+    previous: NotRequired[int]
+    """The version that the alias named before, if any. It may be removed by now."""
+    changed_at_ms: int
+    """Unix milliseconds."""
+
+
+class AliasRequest(TypedDict):
+    version: int
+    """Version number. Versions are immutable."""
 
 
 class Deployed(FunctionVersion):
@@ -654,6 +673,8 @@ class ModelVersion(TypedDict):
 class ModelPushed(ModelVersion):
     canary: NotRequired[Canary]
     """The version that gets a share of the calls, if any."""
+    is_preview: NotRequired[bool]
+    """Whether the version gets only the runs that name it."""
     removed_versions: NotRequired[RemovedVersions]
     """Old versions that the request removed, if any (`versions_keep`)."""
 
@@ -683,7 +704,7 @@ class ModelOnDevice(TypedDict):
     """Measured cost of a model on a kind of device."""
 
 
-class Model(ModelVersion, Versions):
+class Model(ModelVersion, Versions, Aliased):
     canary: NotRequired[Canary]
     """The version that gets a share of the calls, if any."""
 
@@ -870,7 +891,7 @@ class WorkflowStep(TypedDict):
     """Statistics of second copies on this node, if the step has `hedge`."""
 
 
-class Workflow(WorkflowVersion, Versions):
+class Workflow(WorkflowVersion, Versions, Aliased):
     pass
 
 

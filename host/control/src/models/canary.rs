@@ -3,16 +3,27 @@
 use super::change::name_outputs;
 use super::head::{ModelHead, ModelRoles};
 use super::index::{ModelVersions, StoredHead};
-use super::record::head_key;
+use super::record::{head_key, model_key};
 use super::{ModelTrial, Models, ModelsError};
+use crate::aliases::check_unused;
 use crate::canary::CanaryShare;
+use crate::registry::InactiveRole;
 use std::sync::Arc;
 use weir_datastore::{Commit, Compare, Key, Revision, Transaction};
-use weir_types::api::Canary;
-use weir_types::{ContentHash, ModelManifest, Name, TenantId, Version};
+use weir_types::api::{Aliases, Canary};
+use weir_types::{ContentHash, ModelId, ModelManifest, Name, TenantId, Version};
 
 /// The number of retries of a change that conflicts with another node's change.
 const CONFLICTS_MAX: usize = 5;
+
+/// A change of the head of a model.
+pub(super) struct HeadChange<T> {
+    /// The head to write; `None`: the head stays the same.
+    pub(super) head: Option<ModelHead>,
+    /// A version that has to exist.
+    pub(super) needs: Option<Version>,
+    pub(super) result: T,
+}
 
 /// A model with a canary.
 pub struct ModelCanary {
@@ -74,7 +85,7 @@ impl Models {
         let models = self.clone();
         let owner = tenant.clone();
         let of = name.clone();
-        self.change_head(tenant, name, move |canary, head| {
+        self.change_canary(tenant, name, move |canary, head| {
             if expected.is_some_and(|expected| expected != canary) {
                 return Err(ModelsError::NoCanary(of.clone()));
             }
@@ -82,6 +93,27 @@ impl Models {
             models.get(&owner, &of, Some(canary.version))?;
             let previous = Some(head.active);
             Ok(ModelHead { active: canary.version, previous, canary: None, ..head })
+        })
+        .await
+    }
+
+    /// Makes `version` active. A canary ends in any case.
+    pub async fn promote_to(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+        version: Version,
+    ) -> Result<(), ModelsError> {
+        let models = self.clone();
+        let owner = tenant.clone();
+        let of = name.clone();
+        self.change_head(tenant, name, move |roles, head| {
+            models.get(&owner, &of, Some(version))?;
+            let newest = models.all_versions(&owner, &of).last().copied().unwrap_or(version);
+            let newest = newest.max(head.newest);
+            let previous = if roles.active == Some(version) { roles.previous } else { roles.active };
+            let head = ModelHead { active: version, newest, previous, canary: None, ..head };
+            Ok(HeadChange { head: Some(head), needs: Some(version), result: () })
         })
         .await
     }
@@ -101,7 +133,7 @@ impl Models {
             }
             Ok(ModelHead { canary: None, ..head })
         };
-        self.change_head(tenant, name, end).await.map(drop)
+        self.change_canary(tenant, name, end).await.map(drop)
     }
 
     /// Gives the canary `version` this share, and restarts its trial if it had another.
@@ -125,32 +157,56 @@ impl Models {
             }
             Ok(ModelHead { canary: Some(share.start(version, now_ms)), ..head })
         };
-        self.change_head(tenant, name, set).await.map(drop)
+        self.change_canary(tenant, name, set).await.map(drop)
     }
 
-    /// The version of the canary, if it has these contents and settings.
-    pub(super) fn same_canary(
+    /// The version that another push of these contents and settings with `role` repeats: the canary, or
+    /// for a preview the newest equal version.
+    pub(super) fn same_content(
         &self,
         tenant: &TenantId,
         name: &Name,
-        digest: ContentHash,
-        manifest: &ModelManifest,
+        role: InactiveRole,
+        (digest, manifest): (ContentHash, &ModelManifest),
     ) -> Option<Version> {
-        let version = self.roles(tenant, name).canary?.version;
-        let entry = self.get(tenant, name, Some(version)).ok()?;
-        let mut manifest = manifest.clone();
-        name_outputs(&mut manifest, &entry.source.prepared).ok()?;
-        (entry.record.digest == digest && entry.record.manifest == manifest).then_some(version)
+        let is_same = |version: &Version| {
+            let Ok(entry) = self.get(tenant, name, Some(*version)) else { return false };
+            let mut manifest = manifest.clone();
+            let is_named = name_outputs(&mut manifest, &entry.source.prepared).is_ok();
+            is_named && entry.record.digest == digest && entry.record.manifest == manifest
+        };
+        match role {
+            InactiveRole::Canary { .. } => {
+                self.roles(tenant, name).canary.map(|canary| canary.version).filter(is_same)
+            }
+            InactiveRole::Preview => self.versions(tenant, name).into_iter().rev().find(is_same),
+        }
     }
 
-    /// Changes the head of a model with a canary, in one transaction. Returns the canary before the
-    /// change. After a conflict with another node's change, applies `change` to the new state.
-    async fn change_head(
+    /// Changes the head of a model with a canary. Returns the canary before the change.
+    async fn change_canary(
         self: &Arc<Self>,
         tenant: &TenantId,
         name: &Name,
         change: impl Fn(Canary, ModelHead) -> Result<ModelHead, ModelsError> + Send + 'static,
     ) -> Result<Canary, ModelsError> {
+        let of = name.clone();
+        self.change_head(tenant, name, move |roles, head| {
+            // Without a head, there is no canary.
+            let canary = roles.canary.ok_or_else(|| ModelsError::NoCanary(of.clone()))?;
+            Ok(HeadChange { head: Some(change(canary, head)?), needs: None, result: canary })
+        })
+        .await
+    }
+
+    /// Changes the head of a model in one transaction. A model without a head gets one. After a
+    /// conflict with another node's change, applies `change` to the new state.
+    pub(super) async fn change_head<T: Send + 'static>(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+        change: impl Fn(ModelRoles, ModelHead) -> Result<HeadChange<T>, ModelsError> + Send + 'static,
+    ) -> Result<T, ModelsError> {
         let turn = self.turn(name).await?;
         let models = self.clone();
         let tenant = tenant.clone();
@@ -159,15 +215,17 @@ impl Models {
             let _turn = turn;
             let mut conflicts = 0;
             loop {
-                let Some(canary) = models.roles(&tenant, &name).canary else {
-                    return Err(ModelsError::NoCanary(name));
-                };
+                let roles = models.roles(&tenant, &name);
                 let stored = models.stored_head(&tenant, &name);
-                let Some(head) = stored.head else { return Err(ModelsError::NoCanary(name)) };
-                let head = change(canary, head)?;
-                match models.commit_head(&tenant, &name, stored.revision, head).await {
+                let head = match stored.head {
+                    Some(head) => head,
+                    None => models.first_head(&tenant, &name, roles)?,
+                };
+                let HeadChange { head, needs, result } = change(roles, head)?;
+                let Some(head) = head else { return Ok(result) };
+                match models.commit_head(&tenant, &name, (stored.revision, needs), head).await {
                     Err(ModelsError::Conflict(_)) if conflicts < CONFLICTS_MAX => conflicts += 1,
-                    committed => return committed.map(|()| canary),
+                    committed => return committed.map(|()| result),
                 }
                 models.refresh(&tenant, &name).await?;
             }
@@ -175,15 +233,34 @@ impl Models {
         self.changes.carry_through(changing).await?
     }
 
+    /// The head of a model without one: the newest version stays active.
+    fn first_head(
+        &self,
+        tenant: &TenantId,
+        name: &Name,
+        ModelRoles { active, previous, .. }: ModelRoles,
+    ) -> Result<ModelHead, ModelsError> {
+        let active = active.ok_or_else(|| ModelsError::NoModel(name.clone()))?;
+        // An unreadable version may be newer. Its repair must not make it the active version.
+        let newest = self.all_versions(tenant, name).last().copied().unwrap_or(active);
+        Ok(ModelHead { active, newest, previous, canary: None, aliases: Aliases::new() })
+    }
+
+    /// Writes a head unless it has changed since the revision `before`. Fails if the version `needs`
+    /// does not exist any more.
     async fn commit_head(
         &self,
         tenant: &TenantId,
         name: &Name,
-        before: Option<Revision>,
+        (before, needs): (Option<Revision>, Option<Version>),
         head: ModelHead,
     ) -> Result<(), ModelsError> {
         let key = head_key(tenant, name)?;
-        let writes = Transaction::new().when(fence(&key, before)).put(key, head.encode());
+        let mut writes = Transaction::new().when(fence(&key, before)).put(key, head.encode());
+        if let Some(version) = needs {
+            let id = ModelId { tenant: tenant.clone(), name: name.clone(), version };
+            writes = writes.when(Compare::Exists(model_key(&id)?));
+        }
         match self.datastore.commit(writes).await? {
             Commit::Done(revision) => {
                 self.set_head(tenant, name, StoredHead { revision: Some(revision), head: Some(head) });
@@ -199,11 +276,12 @@ impl Models {
         tenant: &TenantId,
         name: &Name,
         (version, newest): (Version, Option<Version>),
-        share: Option<(CanaryShare, u64)>,
+        role: Option<InactiveRole>,
     ) -> Result<Option<ModelHead>, ModelsError> {
         let stored = self.stored_head(tenant, name).head;
         let is_newest = newest.is_none_or(|newest| version > newest);
-        let Some((share, now_ms)) = share else {
+        let is_known = stored.as_ref().is_some_and(|head| version <= head.newest);
+        let Some(role) = role else {
             // The head knows a higher version, which was deleted.
             let head = stored.filter(|head| is_newest && version <= head.newest);
             return Ok(head.map(|head| ModelHead {
@@ -212,18 +290,24 @@ impl Models {
                 ..head
             }));
         };
-        if !is_newest || stored.is_some_and(|head| version <= head.newest) {
-            return Err(ModelsError::NotNewer { name: name.clone(), version });
-        }
-        let ModelRoles { active, previous, .. } = self.roles(tenant, name);
+        let ModelRoles { active, previous, canary } = self.roles(tenant, name);
+        let canary = match role {
+            // The version does not become active in any case.
+            InactiveRole::Preview if !is_newest || is_known => return Ok(None),
+            InactiveRole::Preview => canary,
+            InactiveRole::Canary { .. } if !is_newest || is_known => {
+                return Err(ModelsError::NotNewer { name: name.clone(), version });
+            }
+            InactiveRole::Canary { share, now_ms } => Some(share.start(version, now_ms)),
+        };
         // The first version gets all runs.
         let Some(active) = active else { return Ok(None) };
-        let canary = Some(share.start(version, now_ms));
-        Ok(Some(ModelHead { active, newest: version, previous, canary }))
+        let aliases = stored.map(|head| head.aliases).unwrap_or_default();
+        Ok(Some(ModelHead { active, newest: version, previous, canary, aliases }))
     }
 
-    /// Checks whether a version may be deleted: runs must keep an active version, and a canary the
-    /// version beside it.
+    /// Checks whether a version may be deleted: runs must keep an active version, a canary the version
+    /// beside it, and an alias its version.
     pub(super) fn may_delete(
         &self,
         tenant: &TenantId,
@@ -232,6 +316,7 @@ impl Models {
     ) -> Result<(), ModelsError> {
         let known = self.read_known();
         let Some(versions) = known.versions(tenant, name) else { return Ok(()) };
+        versions.aliases().map_or(Ok(()), |aliases| check_unused(name.as_str(), aliases, version))?;
         if versions.roles().canary.is_some() && versions.roles().serves(version) {
             return Err(ModelsError::InTrial { name: name.clone(), version });
         }
@@ -242,7 +327,7 @@ impl Models {
     }
 
     pub(super) fn stored_head(&self, tenant: &TenantId, name: &Name) -> StoredHead {
-        self.read_known().versions(tenant, name).map(ModelVersions::head).unwrap_or_default()
+        self.read_known().versions(tenant, name).map(ModelVersions::head).cloned().unwrap_or_default()
     }
 }
 

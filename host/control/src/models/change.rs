@@ -5,7 +5,8 @@ use super::index::StoredHead;
 use super::record::{ModelRecord, head_key, model_key};
 use super::store::DurableFiles;
 use super::{ModelEntry, Models, ModelsError, VERSIONS_MAX, canary};
-use crate::canary::CanaryShare;
+use crate::aliases::is_named;
+use crate::registry::InactiveRole;
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 use weir_datastore::{Commit, Compare, Revision, Transaction};
@@ -29,12 +30,12 @@ impl Models {
         request: PushRequest,
         upload: Staged,
     ) -> Result<(Arc<ModelEntry>, bool), ModelsError> {
-        let PushRequest { tenant, name, version, mut manifest, content, may_change_signature, canary } =
+        let PushRequest { tenant, name, version, mut manifest, content, may_change_signature, role } =
             request;
         self.refuse_other_kind(&tenant, &name, content)?;
-        // Pushing a canary again changes its share.
-        let is_repeated = || self.same_canary(&tenant, &name, upload.digest, &manifest);
-        let version = version.or_else(|| canary.and_then(|_| is_repeated()));
+        // Pushing a canary again changes its share, and a preview again changes nothing.
+        let is_repeated = |role| self.same_content(&tenant, &name, role, (upload.digest, &manifest));
+        let version = version.or_else(|| is_repeated(role?));
         if let Some(version) = version
             && let Ok(same) = self.get(&tenant, &name, Some(version))
             && same.record.digest == upload.digest
@@ -45,8 +46,8 @@ impl Models {
             Some(version) => self.same(&tenant, &name, version, upload.digest, &manifest)?,
             None => None,
         };
-        if let (Some(same), Some(share)) = (&same, canary) {
-            self.set_share(&tenant, &name, same.record.version, share).await?;
+        if let (Some(same), Some(InactiveRole::Canary { share, now_ms })) = (&same, role) {
+            self.set_share(&tenant, &name, same.record.version, (share, now_ms)).await?;
         }
         if let Some(same) = &same
             && self.store.is_intact(same.files()).await?
@@ -55,9 +56,9 @@ impl Models {
         }
         let digest = upload.digest;
         let model_bytes = upload.bytes;
-        let canary = canary.filter(|_| same.is_none());
+        let role = role.filter(|_| same.is_none());
         let mut push =
-            Push { tenant, name, version, digest, model_bytes, manifest, may_change_signature, canary };
+            Push { tenant, name, version, digest, model_bytes, manifest, may_change_signature, role };
         let mut fresh = {
             let preparer = self.devices.preparer_of(content).ok_or(ModelsError::KernelGraphsOff)?;
             self.store.prepare(&push.tenant, upload, push.manifest.precision, preparer).await?
@@ -109,7 +110,7 @@ impl Models {
             manifest,
             // The owner names the version.
             may_change_signature: true,
-            canary: None,
+            role: None,
         };
         let turn = self.turn(name).await?;
         let models = self.clone();
@@ -139,18 +140,28 @@ impl Models {
         let name = name.clone();
         let change = async move {
             let _turn = turn;
-            let ids = models.ids(&tenant, &name, version)?;
-            match version {
-                Some(version) => models.may_delete(&tenant, &name, version)?,
-                None => return models.remove(ids, Some((&tenant, &name))).await,
+            let mut conflicts = 0;
+            loop {
+                let ids = models.ids(&tenant, &name, version)?;
+                let removed = match version {
+                    Some(version) => {
+                        models.may_delete(&tenant, &name, version)?;
+                        models.remove(ids, (&tenant, &name), false).await
+                    }
+                    None => models.remove(ids, (&tenant, &name), true).await,
+                };
+                match removed {
+                    Err(ModelsError::Conflict(_)) if conflicts < CONFLICTS_MAX => conflicts += 1,
+                    removed => return removed,
+                }
+                models.refresh(&tenant, &name).await?;
             }
-            models.remove(ids, None).await
         };
         self.changes.carry_through(change).await?
     }
 
     /// Removes the oldest versions above `keep`, except the newest one, the active one, the canary,
-    /// `pushed`, and those that `is_used` names or that invocations hold. Returns the removed
+    /// `pushed`, versions with an alias, and those that `is_used` names or that invocations hold. Returns the removed
     /// versions. `keep` = 0 keeps all.
     pub async fn prune(
         self: &Arc<Self>,
@@ -168,18 +179,21 @@ impl Models {
             let _turn = turn;
             let mut versions = models.versions(&tenant, &name);
             let roles = models.roles(&tenant, &name);
+            let aliases = models.aliases(&tenant, &name);
             let excess = versions.len().saturating_sub(keep);
             versions.pop();
             let id = |version| ModelId { tenant: tenant.clone(), name: name.clone(), version };
             let is_unused = |version: &Version| {
                 *version != pushed
                     && !roles.serves(*version)
+                    && !is_named(&aliases, *version)
                     && !is_used(*version)
                     && !models.devices.is_any_pinned(&[id(*version)])
             };
             let removed: Vec<Version> = versions.into_iter().filter(is_unused).take(excess).collect();
             if !removed.is_empty() {
-                models.remove(removed.iter().map(|version| id(*version)).collect(), None).await?;
+                let ids = removed.iter().map(|version| id(*version)).collect();
+                models.remove(ids, (&tenant, &name), false).await?;
             }
             Ok(removed)
         };
@@ -221,13 +235,13 @@ impl Models {
         let have = self.all_versions(&push.tenant, &push.name);
         let stored = self.stored_head(&push.tenant, &push.name);
         let version = push.version.unwrap_or_else(|| {
-            let newest = have.iter().copied().chain(stored.head.map(|head| head.newest)).max();
+            let newest = have.iter().copied().chain(stored.head.as_ref().map(|head| head.newest)).max();
             Version(newest.map_or(0, |newest| newest.0) + 1)
         });
         self.check_signature(push, Some(version), &kept.prepared)?;
-        let Push { tenant, name, digest, model_bytes, manifest, canary, .. } = push;
+        let Push { tenant, name, digest, model_bytes, manifest, role, .. } = push;
         let same = self.same(tenant, name, version, *digest, manifest)?;
-        let head = self.head_for_push(tenant, name, (version, have.last().copied()), *canary)?;
+        let head = self.head_for_push(tenant, name, (version, have.last().copied()), *role)?;
         if same.is_none() && have.len() >= VERSIONS_MAX {
             return Err(ModelsError::TooManyVersions(name.clone()));
         }
@@ -291,25 +305,39 @@ impl Models {
         }
     }
 
-    /// Removes versions, and then the head of `whole`, a model that is removed with all its versions.
-    async fn remove(&self, ids: Vec<ModelId>, whole: Option<(&TenantId, &Name)>) -> Result<(), ModelsError> {
+    /// Removes versions of a model. `is_whole`: they are all versions, and the head is removed with the
+    /// last of them. Otherwise, fails if another node has changed the head, such as by an alias of a
+    /// version.
+    async fn remove(
+        &self,
+        ids: Vec<ModelId>,
+        (tenant, name): (&TenantId, &Name),
+        is_whole: bool,
+    ) -> Result<(), ModelsError> {
+        let key = head_key(tenant, name)?;
+        let known = self.stored_head(tenant, name).revision;
         for batch in ids.chunks(REMOVED_AT_ONCE) {
             let mut writes = Transaction::new();
             // With the last versions: a crash before them must not activate a canary.
-            let with_head = whole.filter(|_| batch.last() == ids.last());
-            if let Some((tenant, name)) = with_head {
-                writes = writes.delete(head_key(tenant, name)?);
+            let with_head = is_whole && batch.last() == ids.last();
+            if with_head {
+                writes = writes.delete(key.clone());
+            }
+            if !is_whole {
+                writes = writes.when(canary::fence(&key, known));
             }
             for id in batch {
                 writes = writes.delete(model_key(id)?);
             }
-            self.datastore.commit(writes).await?;
+            if self.datastore.commit(writes).await? == Commit::Conflict {
+                return Err(ModelsError::Conflict(name.clone()));
+            }
             // New opens fail from here on. Unloading comes second, so that no load slips in
             // between.
             for key in batch.iter().filter_map(|id| self.forget(id)) {
                 self.let_go(&key);
             }
-            if let Some((tenant, name)) = with_head {
+            if with_head {
                 self.set_head(tenant, name, StoredHead::default());
             }
             if let Err(error) = self.forget_profiles(batch).await {
@@ -337,7 +365,7 @@ impl Models {
     }
 
     /// The versions of a model, including unreadable ones.
-    fn all_versions(&self, tenant: &TenantId, name: &Name) -> Vec<Version> {
+    pub(super) fn all_versions(&self, tenant: &TenantId, name: &Name) -> Vec<Version> {
         let mut versions = self.versions(tenant, name);
         let known = self.read_known();
         let damaged = known.damaged.keys().filter(|id| id.tenant == *tenant && id.name == *name);
@@ -404,8 +432,8 @@ pub struct PushRequest {
     pub content: Content,
     /// Whether users of the active version may be unable to use the pushed one.
     pub may_change_signature: bool,
-    /// The share of the runs and the present time, if the version is a canary.
-    pub canary: Option<(CanaryShare, u64)>,
+    /// The role of the version; `None`: it becomes active if it is the newest.
+    pub role: Option<InactiveRole>,
 }
 
 /// The contents of a push.
@@ -418,5 +446,5 @@ struct Push {
     model_bytes: u64,
     manifest: ModelManifest,
     may_change_signature: bool,
-    canary: Option<(CanaryShare, u64)>,
+    role: Option<InactiveRole>,
 }

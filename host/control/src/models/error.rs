@@ -1,6 +1,7 @@
 //! Errors of the registry of models.
 
 use super::{ModelPushError, VERSIONS_MAX};
+use crate::aliases::AliasError;
 use weir_storage::CutOff;
 use weir_types::{DeviceChoice, LabelsError, ModelId, Name, Version};
 
@@ -69,6 +70,9 @@ pub enum ModelsError {
         /// The version.
         version: Version,
     },
+    /// An alias names no version, or was not changed.
+    #[error(transparent)]
+    Alias(#[from] AliasError),
     /// The version's record or files are damaged.
     #[error("model {}:{} cannot be read on this node: {why}; push it again, or delete it", id.name, id.version)]
     Damaged {

@@ -2,16 +2,18 @@
 //!
 //! Without a [`ModelHead`], the newest version is active. A head exists from the first canary of a
 //! model on. A version that is newer than all versions that the head knows is active, whatever the
-//! head says: a push without a canary therefore needs no change of the head.
+//! head says: a push without a canary therefore needs no change of the head. The first alias also
+//! creates a head, with the newest version as the active one.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use weir_types::Version;
-use weir_types::api::Canary;
+use weir_types::api::{Aliases, Canary};
 
-/// The datastore's record of the active version of a model that has or had a canary.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The datastore's record of the active version and the aliases of a model that has or had a canary
+/// or an alias.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ModelHead {
     /// The active version, unless there is a version above `newest`.
     pub(super) active: Version,
@@ -23,6 +25,9 @@ pub(super) struct ModelHead {
     /// The version that gets a share of the runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) canary: Option<Canary>,
+    /// Other names of versions.
+    #[serde(default, skip_serializing_if = "Aliases::is_empty")]
+    pub(super) aliases: Aliases,
 }
 
 /// The versions of a model with a role.
@@ -80,13 +85,19 @@ mod tests {
 
     fn head(active: u32, newest: u32, previous: Option<u32>, with: Option<u32>) -> ModelHead {
         let previous = previous.map(Version);
-        ModelHead { active: Version(active), newest: Version(newest), previous, canary: with.map(canary) }
+        ModelHead {
+            active: Version(active),
+            newest: Version(newest),
+            previous,
+            canary: with.map(canary),
+            aliases: Aliases::new(),
+        }
     }
 
     /// The active version, the one to roll back to, and the canary.
-    fn roles(versions: &[u32], head: Option<ModelHead>) -> (Option<u32>, Option<u32>, Option<u32>) {
+    fn roles(versions: &[u32], head: Option<&ModelHead>) -> (Option<u32>, Option<u32>, Option<u32>) {
         let versions = versions.iter().map(|version| (Version(*version), ())).collect();
-        let ModelRoles { active, previous, canary } = ModelRoles::new(&versions, head.as_ref());
+        let ModelRoles { active, previous, canary } = ModelRoles::new(&versions, head);
         let number = |version: Option<Version>| version.map(|version| version.0);
         (number(active), number(previous), number(canary.map(|canary| canary.version)))
     }
@@ -100,27 +111,27 @@ mod tests {
 
     #[test]
     fn head_keeps_the_active_version_beside_a_canary_and_after_it() {
-        assert_eq!(roles(&[1, 2, 3], Some(head(2, 3, Some(1), Some(3)))), (Some(2), Some(1), Some(3)));
-        assert_eq!(roles(&[1, 2, 3], Some(head(2, 3, Some(1), None))), (Some(2), Some(1), None));
-        assert_eq!(roles(&[1, 2, 3], Some(head(3, 3, Some(2), None))), (Some(3), Some(2), None));
+        assert_eq!(roles(&[1, 2, 3], Some(&head(2, 3, Some(1), Some(3)))), (Some(2), Some(1), Some(3)));
+        assert_eq!(roles(&[1, 2, 3], Some(&head(2, 3, Some(1), None))), (Some(2), Some(1), None));
+        assert_eq!(roles(&[1, 2, 3], Some(&head(3, 3, Some(2), None))), (Some(3), Some(2), None));
         // This node cannot read the canary yet.
-        assert_eq!(roles(&[1, 2], Some(head(2, 3, Some(1), Some(3)))), (Some(2), Some(1), Some(3)));
+        assert_eq!(roles(&[1, 2], Some(&head(2, 3, Some(1), Some(3)))), (Some(2), Some(1), Some(3)));
     }
 
     #[test]
     fn later_push_replaces_the_active_version_and_the_canary() {
         let rolled_back = head(2, 3, Some(1), None);
-        assert_eq!(roles(&[1, 2, 3, 4], Some(rolled_back)), (Some(4), Some(2), None), "not the canary");
-        assert_eq!(roles(&[1, 2, 3, 4, 5], Some(rolled_back)), (Some(5), Some(4), None));
-        assert_eq!(roles(&[1, 2, 3, 4], Some(head(2, 3, None, Some(3)))), (Some(4), Some(2), None));
-        assert_eq!(roles(&[3, 4], Some(head(2, 3, None, None))), (Some(4), Some(3), None), "2 is removed");
+        assert_eq!(roles(&[1, 2, 3, 4], Some(&rolled_back)), (Some(4), Some(2), None), "not the canary");
+        assert_eq!(roles(&[1, 2, 3, 4, 5], Some(&rolled_back)), (Some(5), Some(4), None));
+        assert_eq!(roles(&[1, 2, 3, 4], Some(&head(2, 3, None, Some(3)))), (Some(4), Some(2), None));
+        assert_eq!(roles(&[3, 4], Some(&head(2, 3, None, None))), (Some(4), Some(3), None), "2 is removed");
     }
 
     #[test]
     fn version_before_it_replaces_a_removed_active_version() {
         let promoted = head(4, 4, Some(2), None);
-        assert_eq!(roles(&[1, 2, 3], Some(promoted)), (Some(2), Some(1), None), "3 was rolled back");
-        assert_eq!(roles(&[1, 3], Some(promoted)), (Some(3), Some(1), None));
-        assert_eq!(roles(&[3], Some(head(2, 3, None, None))), (None, None, None));
+        assert_eq!(roles(&[1, 2, 3], Some(&promoted)), (Some(2), Some(1), None), "3 was rolled back");
+        assert_eq!(roles(&[1, 3], Some(&promoted)), (Some(3), Some(1), None));
+        assert_eq!(roles(&[3], Some(&head(2, 3, None, None))), (None, None, None));
     }
 }

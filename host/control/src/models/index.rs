@@ -8,6 +8,7 @@ use crate::canary::Split;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use weir_datastore::Revision;
+use weir_types::api::Aliases;
 use weir_types::{ModelId, Name, TenantId, Version};
 
 /// The models of all tenants as known to this node.
@@ -30,7 +31,7 @@ pub(super) struct ModelVersions {
 }
 
 /// The datastore's record of the active version.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct StoredHead {
     /// `None`: there is no record.
     pub(super) revision: Option<Revision>,
@@ -62,8 +63,13 @@ impl ModelVersions {
         &self.entries
     }
 
-    pub(super) fn head(&self) -> StoredHead {
-        self.head
+    pub(super) fn head(&self) -> &StoredHead {
+        &self.head
+    }
+
+    /// The aliases that were set.
+    pub(super) fn aliases(&self) -> Option<&Aliases> {
+        self.head.head.as_ref().map(|head| &head.aliases)
     }
 
     pub(super) fn roles(&self) -> ModelRoles {
@@ -97,7 +103,9 @@ impl ModelVersions {
 
     /// Adds or replaces a version, with the head that was written with it.
     pub(super) fn insert(&mut self, entry: Arc<ModelEntry>, head: Option<StoredHead>) {
-        self.head = head.unwrap_or(self.head);
+        if let Some(head) = head {
+            self.head = head;
+        }
         self.entries.insert(entry.record.version, entry);
         self.update();
     }

@@ -81,7 +81,7 @@ async fn push(models: &Arc<Models>, run_time_ms: u64) -> Result<bool, ModelsErro
         manifest: ModelManifest::default(),
         content: Content::Network,
         may_change_signature: false,
-        canary: None,
+        role: None,
     };
     models.push(request, upload).await.map(|(_, is_new)| is_new)
 }

@@ -109,21 +109,22 @@ impl<K: DeploymentKind> Change<K> {
         let version = super::VersionRecord::version(record);
         let next = Version(version.0 + 1);
         let Some(entry) = current else {
-            return Ok(ActiveVersion { active: version, next, previous: None, canary: None });
+            return Ok(ActiveVersion::only(version, next));
         };
         let (share, now_ms) = match role {
             None => {
                 let previous = Some(entry.head.active);
-                return Ok(ActiveVersion { active: version, next, previous, canary: None });
+                let head = entry.head.clone();
+                return Ok(ActiveVersion { active: version, next, previous, canary: None, ..head });
             }
-            Some(InactiveRole::Preview) => return Ok(ActiveVersion { next, ..entry.head }),
+            Some(InactiveRole::Preview) => return Ok(ActiveVersion { next, ..entry.head.clone() }),
             Some(InactiveRole::Canary { share, now_ms }) => (share, now_ms),
         };
         if let Some(active) = entry.active() {
             K::check_canary(K::record(active), record)
                 .map_err(|why| RegistryError::UnfitCanary(K::NOUN, self.name.clone(), why))?;
         }
-        Ok(ActiveVersion { next, canary: Some(share.start(version, now_ms)), ..entry.head })
+        Ok(ActiveVersion { next, canary: Some(share.start(version, now_ms)), ..entry.head.clone() })
     }
 
     async fn set_share(
@@ -134,7 +135,7 @@ impl<K: DeploymentKind> Change<K> {
     ) -> Result<Arc<RegistryEntry<K>>, RegistryError> {
         let entry = self.require()?;
         entry.head.canary.filter(|canary| canary.version == version).ok_or_else(|| self.no_canary())?;
-        let head = ActiveVersion { canary: Some(share.start(version, now_ms)), ..entry.head };
+        let head = ActiveVersion { canary: Some(share.start(version, now_ms)), ..entry.head.clone() };
         self.commit_head(&entry, head).await
     }
 
@@ -148,7 +149,7 @@ impl<K: DeploymentKind> Change<K> {
             active: canary.version,
             previous: Some(entry.head.active),
             canary: None,
-            ..entry.head
+            ..entry.head.clone()
         };
         self.commit_head(&entry, head).await
     }
@@ -160,7 +161,7 @@ impl<K: DeploymentKind> Change<K> {
             true => entry.head.previous,
             false => Some(entry.head.active),
         };
-        let head = ActiveVersion { active: version, previous, canary: None, ..entry.head };
+        let head = ActiveVersion { active: version, previous, canary: None, ..entry.head.clone() };
         self.commit_head(&entry, head).await
     }
 
@@ -169,7 +170,7 @@ impl<K: DeploymentKind> Change<K> {
         if entry.head.canary != Some(canary) {
             return Err(self.no_canary());
         }
-        self.commit_head(&entry, ActiveVersion { canary: None, ..entry.head }).await
+        self.commit_head(&entry, ActiveVersion { canary: None, ..entry.head.clone() }).await
     }
 
     /// Commits a change of the head alone.

@@ -3,9 +3,11 @@
 use super::canary::InactiveRole;
 use super::record::{ActiveVersion, encode, head_key, version_key};
 use super::{After, DeploymentKind, Registry, RegistryEntry, RegistryError, VERSIONS_MAX};
+use crate::aliases::{check_unused, is_named};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use weir_datastore::{Commit, Compare, Key, Transaction};
+use weir_types::api::Aliases;
 use weir_types::{Name, TenantId, Version};
 
 /// The number of versions removed per transaction, which takes at most 128 writes.
@@ -54,7 +56,7 @@ impl<K: DeploymentKind> Registry<K> {
         self.carry_through(tenant, name, (), move |change| change.delete_version(version)).await
     }
 
-    /// Removes the oldest versions above `keep` that are not active and for which `is_used` is
+    /// Removes the oldest versions above `keep` that are not active, have no alias, and for which `is_used` is
     /// false. Returns the removed versions. `keep` = 0 keeps all.
     pub async fn prune(
         self: &Arc<Self>,
@@ -167,7 +169,7 @@ impl<K: DeploymentKind> Change<K> {
         };
         // A rollback that only ends a canary leaves the version to roll back to next.
         let previous = entry.head.previous.filter(|_| target == entry.head.active);
-        let head = ActiveVersion { active: target, previous, canary: None, ..entry.head };
+        let head = ActiveVersion { active: target, previous, canary: None, ..entry.head.clone() };
         self.commit_head(&entry, head).await
     }
 
@@ -183,11 +185,12 @@ impl<K: DeploymentKind> Change<K> {
         if entry.serves(version) {
             return Err(RegistryError::IsCanary { noun: K::NOUN, name: self.name, version });
         }
+        check_unused(self.name.as_str(), &entry.head.aliases, version)?;
         let mut records = records_of(Some(&entry));
         records.remove(&version);
         // The head is written too, so that its revision fences every change.
         let writes = Transaction::new().put(self.head_key()?, entry.head.encode()).delete(key);
-        self.commit(Some(&entry), writes, Some((entry.head, records))).await?;
+        self.commit(Some(&entry), writes, Some((entry.head.clone(), records))).await?;
         Ok(())
     }
 
@@ -198,8 +201,9 @@ impl<K: DeploymentKind> Change<K> {
     ) -> Result<Vec<Version>, RegistryError> {
         let entry = self.require()?;
         let excess = entry.versions.len().saturating_sub(keep).min(REMOVED_AT_ONCE);
-        let is_unused =
-            |version: Version, deployment: &K::Deployment| !entry.serves(version) && !is_used(deployment);
+        let is_unused = |version: Version, deployment: &K::Deployment| {
+            !entry.serves(version) && !is_named(&entry.head.aliases, version) && !is_used(deployment)
+        };
         let unused = entry.versions.iter().filter(|(version, deployment)| is_unused(**version, deployment));
         let removed: Vec<Version> = unused.map(|(version, _)| *version).take(excess).collect();
         if removed.is_empty() {
@@ -211,7 +215,7 @@ impl<K: DeploymentKind> Change<K> {
             records.remove(version);
             writes = writes.delete(self.version_key(*version)?);
         }
-        self.commit(Some(&entry), writes, Some((entry.head, records))).await?;
+        self.commit(Some(&entry), writes, Some((entry.head.clone(), records))).await?;
         Ok(removed)
     }
 
@@ -233,8 +237,8 @@ impl<K: DeploymentKind> Change<K> {
                 return Ok(());
             }
             let mut records = records_of(Some(&entry));
-            // A crash before the last transaction must not leave a head whose canary is gone.
-            let head = ActiveVersion { canary: None, ..entry.head };
+            // A crash before the last transaction must not leave a head that names missing versions.
+            let head = ActiveVersion { canary: None, aliases: Aliases::new(), ..entry.head.clone() };
             let mut writes = Transaction::new().put(self.head_key()?, head.encode());
             for version in old {
                 records.remove(&version);

@@ -45,7 +45,7 @@ pub trait DeploymentKind: Send + Sync + Sized + 'static {
     }
 
     /// Handles a change of the versions that calls use.
-    fn heads_changed(_shared: &Self::Shared, _head: ActiveVersion) {}
+    fn heads_changed(_shared: &Self::Shared, _head: &ActiveVersion) {}
 
     /// Reports the current number of names.
     fn count(&self, names: usize);

@@ -43,7 +43,7 @@ impl<K: DeploymentKind> Registry<K> {
                 continue;
             }
             let mut records = records_of(before.as_deref());
-            let mut head = before.as_ref().map(|before| before.head);
+            let mut head = before.as_ref().map(|before| before.head.clone());
             let mut new = Vec::new();
             let mut is_any_removed = false;
             for (of, event) in events {

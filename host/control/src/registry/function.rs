@@ -189,7 +189,7 @@ impl DeploymentKind for FunctionParts {
         Ok(())
     }
 
-    fn heads_changed(shared: &FunctionShared, head: ActiveVersion) {
+    fn heads_changed(shared: &FunctionShared, head: &ActiveVersion) {
         shared.trial.set(head.canary, head.active);
     }
 

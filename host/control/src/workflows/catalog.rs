@@ -34,7 +34,7 @@ pub enum StepTarget {
 }
 
 impl Catalog {
-    /// Pins the target that `wanted` names now. Without a version, this is the active version of a
+    /// Pins the target that `wanted` names now, also if it names the target by an alias. Without a version, this is the active version of a
     /// tensor function, workflow or model. A function takes precedence
     /// over a model of the same name, as everywhere.
     pub fn pin(&self, tenant: &TenantId, wanted: &ModelRef) -> Result<Pinned, String> {
@@ -43,9 +43,10 @@ impl Catalog {
             && let Some(active) = entry.active()
             && active.record.kind == FunctionKind::Tensor
         {
+            let version = entry.resolve(version.as_ref()).map_err(|error| error.to_string())?;
             let deployment = match version {
                 None => active,
-                Some(version) => entry.require(*version).map_err(|error| error.to_string())?,
+                Some(version) => entry.require(version).map_err(|error| error.to_string())?,
             };
             if deployment.record.kind != FunctionKind::Tensor {
                 return Err(format!("{wanted} is an HTTP function, which takes no tensors"));
@@ -53,16 +54,18 @@ impl Catalog {
             return Ok(pinned(TargetKind::Function, &StepTarget::Function(deployment.clone())));
         }
         if let Some(entry) = self.workflows.get(tenant, name.as_str()) {
+            let version = entry.resolve(version.as_ref()).map_err(|error| error.to_string())?;
             let workflow = match version {
                 None => entry.active().ok_or_else(|| format!("workflow {name} has no active version"))?,
-                Some(version) => entry.require(*version).map_err(|error| error.to_string())?,
+                Some(version) => entry.require(version).map_err(|error| error.to_string())?,
             };
             if let Some(why) = self.unready(workflow) {
                 return Err(format!("workflow {wanted} cannot be run: {why}"));
             }
             return Ok(pinned(TargetKind::Workflow, &StepTarget::Workflow(workflow.clone())));
         }
-        match self.models.get(tenant, name, *version) {
+        let version = self.models.resolve(tenant, name, version.as_ref());
+        match version.and_then(|version| self.models.get(tenant, name, version)) {
             Ok(entry) => Ok(pinned(TargetKind::Model, &StepTarget::Model(entry))),
             Err(_) if self.models.versions(tenant, name).is_empty() => {
                 Err(format!("there is no model, tensor function or workflow {name}"))
@@ -176,7 +179,9 @@ impl Catalog {
         for grant in &deployment.manifest.models {
             if let Some(workflow) = self.workflow(tenant, grant) {
                 self.collect(&workflow, choices, &mut demands);
-            } else if let Ok(entry) = self.models.for_call(tenant, &grant.name, grant.version, choices) {
+            } else if let Ok(version) = self.models.resolve(tenant, &grant.name, grant.version.as_ref())
+                && let Ok(entry) = self.models.for_call(tenant, &grant.name, version, choices)
+            {
                 let demand = entry.demand();
                 demands.insert(demand.model.clone(), demand);
             }
@@ -187,7 +192,7 @@ impl Catalog {
     /// The workflow that `wanted` names, if it names one.
     pub fn workflow(&self, tenant: &TenantId, wanted: &ModelRef) -> Option<Arc<DeployedWorkflow>> {
         let entry = self.workflows.get(tenant, wanted.name.as_str())?;
-        match wanted.version {
+        match entry.resolve(wanted.version.as_ref()).ok()? {
             None => entry.active().cloned(),
             Some(version) => entry.versions.get(&version).cloned(),
         }
@@ -226,7 +231,7 @@ impl Catalog {
     pub fn is_used(&self, kind: TargetKind, tenant: &TenantId, name: &Name, version: Version) -> bool {
         let grants = |deployment: &Arc<DeployedFunction>| {
             let mut grants = deployment.manifest.models.iter();
-            grants.any(|grant| grant.name == *name && grant.version == Some(version))
+            grants.any(|grant| grant.name == *name && grant.version == Some(version.into()))
         };
         let functions = self.functions.list(tenant);
         functions.iter().flat_map(|entry| entry.versions.values()).any(grants)

@@ -62,9 +62,13 @@ impl FunctionAccess {
         }
         let Dispatch { models, placements, .. } = &*self.dispatch;
         let tenant = &self.deployment.id.tenant;
-        let entry = models.for_call(tenant, &wanted.name, wanted.version, self.choices.as_deref());
+        let version = models.resolve(tenant, &wanted.name, wanted.version.as_ref());
+        let entry = version
+            .and_then(|version| models.for_call(tenant, &wanted.name, version, self.choices.as_deref()));
         let entry = entry.map_err(|error| match error {
-            ModelsError::NoModel(_) | ModelsError::NoVersion { .. } => OpenError::NotFound(error.to_string()),
+            ModelsError::NoModel(_) | ModelsError::NoVersion { .. } | ModelsError::Alias(_) => {
+                OpenError::NotFound(error.to_string())
+            }
             other => OpenError::Inference(InferenceError::Unavailable(other.to_string().into())),
         })?;
         let pin = models.pin(&entry, self.placement, placements, trace).await?;

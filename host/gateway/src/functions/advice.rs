@@ -30,7 +30,8 @@ pub(super) fn ungranted_imports(imports: &[String], manifest: &FunctionManifest)
 pub(super) fn advice(node: &NodeState, function: &FunctionVersion, imports: &[String]) -> Vec<String> {
     let mut advice = Vec::new();
     for model in &function.manifest.models {
-        if node.models.get(&function.tenant, &model.name, model.version).is_err() {
+        let version = node.models.resolve(&function.tenant, &model.name, model.version.as_ref());
+        if version.and_then(|version| node.models.get(&function.tenant, &model.name, version)).is_err() {
             advice.push(format!(
                 "model {model} is granted but not on this node yet: weir models push {} FILE.onnx",
                 model.name

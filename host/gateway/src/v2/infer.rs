@@ -81,7 +81,8 @@ fn later(
         tenant: caller.tenant.clone(),
         kind: InvocationKind::Inference,
         name: target.name().clone(),
-        version: at.version()?,
+        // The version of an alias is the one that was chosen.
+        version: at.version()?.and_then(|version| version.number()),
         chosen: target.version(),
         body_bytes_max,
         deadline: arrived + Duration::from_millis(time_ms_max),

@@ -4,7 +4,7 @@ use super::super::canary::VersionChoice;
 use super::super::error::ApiError;
 use super::super::lookups::LookupFor;
 use super::super::permission::Caller;
-use super::super::versions::{parse_name, parse_version};
+use super::super::versions::{parse_name, parse_version_ref};
 use super::cached::Cached;
 use crate::NodeState;
 use http::HeaderMap;
@@ -17,9 +17,9 @@ use weir_control::workflows::DeployedWorkflow;
 use weir_dispatch::{CallCtx, ModelTarget, Target};
 use weir_inference::BatchRules;
 use weir_telemetry::Served;
-use weir_types::{ErrorCode, FunctionKind, Name, Port, Signature, TenantId, Version};
+use weir_types::{ErrorCode, FunctionKind, Name, Port, Signature, TenantId, Version, VersionRef};
 
-/// Name in a path, with an optional version.
+/// Name in a path, with an optional version, by number or alias.
 #[derive(Debug, Deserialize)]
 pub(crate) struct At {
     name: String,
@@ -89,8 +89,8 @@ impl At {
     }
 
     /// Returns the version that the path names, if any.
-    pub(super) fn version(&self) -> Result<Option<Version>, ApiError> {
-        self.version.as_deref().map(parse_version).transpose()
+    pub(super) fn version(&self) -> Result<Option<VersionRef>, ApiError> {
+        self.version.as_deref().map(parse_version_ref).transpose()
     }
 
     /// Finds a target that the caller may use: the version that the path names, or else the active
@@ -145,13 +145,14 @@ impl At {
         if !caller.covers(name.as_str()) {
             return Err(missing(&name));
         }
-        let version = self.version()?;
+        let named = self.version()?;
+        let named = named.as_ref();
         let function = node.registry.get(tenant, name.as_str());
         let deployment = function.as_ref().and_then(|function| function.active());
         if let (Some(function), Some(active)) = (&function, deployment)
             && active.record.kind == FunctionKind::Tensor
         {
-            let deployment = select(function, active, version, choice)?;
+            let deployment = select(function, active, named, choice)?;
             if deployment.record.kind != FunctionKind::Tensor {
                 return Err(is_http(&name));
             }
@@ -163,19 +164,21 @@ impl At {
         if let Some(entry) = node.workflows.get(tenant, name.as_str())
             && let Some(active) = entry.active()
         {
-            let workflow = select(&entry, active, version, choice)?;
+            let workflow = select(&entry, active, named, choice)?;
             return Ok(NamedTarget::Workflow(workflow.clone()));
         }
-        let fixed = version.is_none().then(|| choice?.fixed()).flatten();
+        let is_numbered = named.is_some_and(|named| named.number().is_some());
+        let fixed = (!is_numbered).then(|| choice?.fixed()).flatten();
         if let Some(fixed) = fixed
             && let Ok(entry) = node.models.get(tenant, &name, Some(fixed))
         {
             return Ok(NamedTarget::Model(entry));
         }
-        let found = match choice {
+        let version = node.models.resolve(tenant, &name, named);
+        let found = version.and_then(|version| match choice {
             Some(choice) => node.models.for_run(tenant, &name, version, choice.key()),
             None => node.models.get(tenant, &name, version),
-        };
+        });
         match found {
             Ok(entry) => Ok(NamedTarget::Model(entry)),
             Err(ModelsError::NoModel(_)) if function.is_some() => Err(is_http(&name)),
@@ -189,12 +192,13 @@ impl At {
 fn select<'e, K: DeploymentKind>(
     entry: &'e RegistryEntry<K>,
     active: &'e Arc<K::Deployment>,
-    version: Option<Version>,
+    named: Option<&VersionRef>,
     choice: Option<VersionChoice<'_>>,
 ) -> Result<&'e Arc<K::Deployment>, RegistryError> {
-    match version {
-        Some(version) => entry.require(version),
-        None => Ok(choice.and_then(|choice| choice.choose(entry)).unwrap_or(active)),
+    let chosen = choice.and_then(|choice| choice.of_version(named).choose(entry));
+    match (chosen, entry.resolve(named)) {
+        (Some(chosen), _) => Ok(chosen),
+        (None, resolved) => resolved?.map_or(Ok(active), |version| entry.require(version)),
     }
 }
 

@@ -11,19 +11,27 @@ use std::time::{Duration, Instant};
 use wasmtime::component::Resource;
 use weir_inference::{Completion, InferenceError, RunRequest, Value};
 use weir_telemetry::{AttributeValue, Phase, Times};
-use weir_types::{ModelId, ModelRef, Name, Signature};
+use weir_types::{ModelId, ModelRef, Name, Signature, VersionRef};
 
 /// A model that a guest holds. Resident while the guest holds it, except between two invocations.
 #[derive(Clone)]
 pub struct OpenModel {
     id: ModelId,
     signature: Signature,
+    /// The alias with which the guest opened the model. A later invocation uses the version that the
+    /// alias names then.
+    alias: Option<VersionRef>,
     /// Keeps the model resident. `None` from the end of an invocation until the next one runs the
     /// model.
     in_use: Option<Arc<OpenedModel>>,
 }
 
 impl OpenModel {
+    fn new(opened: OpenedModel, wanted: &ModelRef) -> Self {
+        let alias = wanted.version.clone().filter(|version| version.number().is_none());
+        Self { alias, ..opened.into() }
+    }
+
     pub(super) fn signature(&self) -> &Signature {
         &self.signature
     }
@@ -71,8 +79,9 @@ impl OpenModel {
     /// The model in device memory. Reopens it if it was parked since an earlier invocation.
     async fn in_use(&mut self, ctx: &InferenceCtx) -> Result<&Arc<OpenedModel>, CallError> {
         if self.in_use.is_none() {
-            let wanted = ModelRef { name: self.id.name.clone(), version: Some(self.id.version) };
-            *self = ctx.resources.open(&wanted, &ctx.trace).await?.into();
+            let version = self.alias.clone().unwrap_or(self.id.version.into());
+            let wanted = ModelRef { name: self.id.name.clone(), version: Some(version) };
+            *self = Self::new(ctx.resources.open(&wanted, &ctx.trace).await?, &wanted);
         }
         // Opened above, unless it was open before.
         self.in_use.as_ref().ok_or_else(|| CallError::Trap(wasmtime::format_err!("a model was not opened")))
@@ -81,7 +90,12 @@ impl OpenModel {
 
 impl From<OpenedModel> for OpenModel {
     fn from(opened: OpenedModel) -> Self {
-        Self { id: opened.id.clone(), signature: opened.signature.clone(), in_use: Some(Arc::new(opened)) }
+        Self {
+            id: opened.id.clone(),
+            signature: opened.signature.clone(),
+            alias: None,
+            in_use: Some(Arc::new(opened)),
+        }
     }
 }
 
@@ -151,9 +165,9 @@ impl InferenceView<'_> {
 
     /// Opens a model that the function is granted.
     pub(super) async fn open_model(&mut self, name: &str) -> Result<Resource<OpenModel>, CallError> {
-        let wanted = name.parse().map_err(CallError::invalid)?;
+        let wanted: ModelRef = name.parse().map_err(CallError::invalid)?;
         let opened = self.ctx.resources.open(&wanted, &self.ctx.trace).await?;
-        Ok(self.table.push(OpenModel::from(opened))?)
+        Ok(self.table.push(OpenModel::new(opened, &wanted))?)
     }
 
     fn hand_over(&mut self, outputs: Vec<(String, Value)>) -> Result<Outputs, CallError> {

@@ -63,6 +63,32 @@ pub(super) fn workflow(name: &str) -> String {
     .to_string()
 }
 
+/// Sets, rolls back and removes aliases of the versions 1 and `other` of the item at `path`, until its
+/// limit. `noun` is the part of the operation ids.
+pub(super) async fn aliases(checker: &mut ResponseChecker<'_>, noun: &str, path: &str, other: u32) {
+    let [set, roll_back, delete] =
+        [format!("set{noun}Alias"), format!("rollBack{noun}Alias"), format!("delete{noun}Alias")];
+    let alias = format!("{path}/aliases/stable");
+    let to = |version: u32| json!({ "version": version }).to_string();
+    checker.put((&set, 200), &alias, to(1)).await;
+    checker.put((&roll_back, 404), &format!("{alias}/rollback"), "").await;
+    checker.put((&set, 200), &alias, to(other)).await;
+    checker.put((&roll_back, 200), &format!("{alias}/rollback"), "").await;
+    checker.put((&set, 400), &alias, "{]").await;
+    checker.put((&set, 404), &alias, to(99)).await;
+    for n in 0..31 {
+        checker.put((&set, 200), &format!("{path}/aliases/a{n}"), to(1)).await;
+    }
+    checker.put((&set, 409), &format!("{path}/aliases/more"), to(1)).await;
+    for n in 0..31 {
+        checker.call((&delete, 204), &format!("{path}/aliases/a{n}")).await;
+    }
+    checker.call((&delete, 204), &alias).await;
+    checker.call((&delete, 404), &alias).await;
+    checker.call((&delete, 400), &format!("{path}/aliases/1")).await;
+    checker.put((&roll_back, 400), &format!("{path}/aliases/1/rollback"), "").await;
+}
+
 /// Fake model for the function `embed-text`.
 pub(super) fn minilm() -> String {
     let port = |name: &str| json!({"name": name, "datatype": "INT64", "shape": [null, null]});

@@ -10,6 +10,7 @@ from typing import Any, cast
 from .. import _operations as operations
 from .._request import LabelSource, Operation, Upload, labels_form, manifest_header, request, upload
 from ..schema import (
+    AliasTarget,
     CanaryReport,
     Capacity,
     IndexEntry,
@@ -47,11 +48,13 @@ class AsyncModels:
         labels: LabelSource | Mapping[str, LabelSource] | None = None,
         canary: int | None = None,
         promote_after_s: float | None = None,
+        preview: bool = False,
     ) -> ModelPushed:
         """Pushes an ONNX file: its bytes, or its path. By default, it becomes the next version.
 
         `canary` gives the version this percentage of the runs; the node promotes it after
-        `promote_after_s`, unless it is worse than the active version.
+        `promote_after_s`, unless it is worse than the active version. `preview` makes a version that
+        gets only the runs that name it.
 
         `labels` names the classes of the only output, or of each output by its name: as a list, or
         as the path of a file with a label per line.
@@ -60,6 +63,7 @@ class AsyncModels:
             "allow_signature_change": allow_signature_change or None,
             "canary": canary,
             "promote_after_ms": None if promote_after_s is None else round(promote_after_s * 1000),
+            "preview": preview or None,
         }
         content_type = "application/octet-stream"
         around = (b"", b"")
@@ -104,14 +108,29 @@ class AsyncModels:
         """The canary of a model, with its runs and those of the active version."""
         return cast("CanaryReport", await self._http.json(request(operations.SHOW_MODEL_CANARY, name=name)))
 
-    async def promote(self, name: str) -> Model:
-        """Makes the canary of a model its active version."""
-        return cast("Model", await self._http.json(request(operations.PROMOTE_MODEL_CANARY, name=name)))
+    async def promote(self, name: str, version: int | None = None) -> Model:
+        """Makes the canary of a model its active version, or the given version."""
+        sent = request(operations.PROMOTE_MODEL_CANARY, json={"version": version}, name=name)
+        return cast("Model", await self._http.json(sent))
 
     async def rollback(self, name: str, version: int | None = None) -> ModelVersion:
         """Ends a canary, or pushes an earlier version again, as the newest version."""
         sent = request(operations.ROLL_BACK_MODEL, json={"version": version}, name=name)
         return cast("ModelVersion", await self._http.json(sent))
+
+    async def set_alias(self, name: str, alias: str, version: int) -> AliasTarget:
+        """Gives a version of a model another name, such as `stable`."""
+        sent = request(operations.SET_MODEL_ALIAS, json={"version": version}, name=name, alias=alias)
+        return cast("AliasTarget", await self._http.json(sent))
+
+    async def rollback_alias(self, name: str, alias: str) -> AliasTarget:
+        """Returns an alias to the version that it named before."""
+        sent = request(operations.ROLL_BACK_MODEL_ALIAS, name=name, alias=alias)
+        return cast("AliasTarget", await self._http.json(sent))
+
+    async def delete_alias(self, name: str, alias: str) -> None:
+        """Removes an alias of a model."""
+        await self._http.json(request(operations.DELETE_MODEL_ALIAS, name=name, alias=alias))
 
     async def show_version(self, name: str, version: int) -> ModelVersion:
         """A version of a model."""
@@ -153,24 +172,24 @@ class AsyncModels:
         sent = request(operations.LIST_REPOSITORY, json={"ready": ready}, is_repeatable=True)
         return cast("list[IndexEntry]", await self._http.json(sent))
 
-    async def metadata(self, name: str, version: int | None = None) -> ModelMetadata:
+    async def metadata(self, name: str, version: int | str | None = None) -> ModelMetadata:
         """Inputs and outputs."""
         kinds = (operations.SHOW_METADATA, operations.SHOW_METADATA_VERSION)
         return cast("ModelMetadata", await self._of_version(kinds, name, version))
 
-    async def is_ready(self, name: str, version: int | None = None) -> bool:
+    async def is_ready(self, name: str, version: int | str | None = None) -> bool:
         """Whether inferences are answered. An unknown name is `NotFoundError`."""
         kinds = (operations.IS_MODEL_READY, operations.IS_MODEL_READY_VERSION)
         answer = await self._of_version(kinds, name, version)
         return bool(answer["ready"])
 
-    async def config(self, name: str, version: int | None = None) -> ModelConfig:
+    async def config(self, name: str, version: int | str | None = None) -> ModelConfig:
         """The configuration, in Triton's format."""
         kinds = (operations.SHOW_CONFIG, operations.SHOW_CONFIG_VERSION)
         return cast("ModelConfig", await self._of_version(kinds, name, version))
 
     async def statistics(
-        self, name: str | None = None, version: int | None = None
+        self, name: str | None = None, version: int | str | None = None
     ) -> builtins.list[ModelStatistics]:
         """Counts and times since the node's start, of one name or of all names."""
         if name is None:
@@ -181,7 +200,7 @@ class AsyncModels:
         return cast("list[ModelStatistics]", answer["model_stats"])
 
     async def _of_version(
-        self, kinds: tuple[Operation, Operation], name: str, version: int | None
+        self, kinds: tuple[Operation, Operation], name: str, version: int | str | None
     ) -> Any:
         newest, numbered = kinds
         if version is None:

@@ -260,7 +260,7 @@ class Client:
         inputs: Mapping[str, TensorInput],
         *,
         outputs: Sequence[str | Output] | None = None,
-        version: int | None = None,
+        version: int | str | None = None,
         id: str | None = None,
         deadline_ms: float | None = None,
         priority: int | None = None,
@@ -272,6 +272,7 @@ class Client:
         """Runs a model, tensor function or workflow on arrays.
 
         - `outputs`: names of the outputs to return; all outputs by default.
+        - `version`: number or alias of a version.
         - `deadline_ms`: time from arrival to answer. Only shortens the node's limit.
         - `idempotent`: repeats an inference whose connection or node was lost.
         """
@@ -286,7 +287,7 @@ class Client:
         inputs: Mapping[str, TensorInput],
         *,
         outputs: Sequence[str | Output] | None = None,
-        version: int | None = None,
+        version: int | str | None = None,
         idempotency_key: str | None = None,
         callback: str | None = None,
         wait_s: int | None = None,
@@ -400,9 +401,9 @@ class Client:
 
 
 def infer_request(
-    model: str, version: int | None, content: bytes, headers: Headers, idempotent: bool
+    model: str, version: int | str | None, content: bytes, headers: Headers, idempotent: bool
 ) -> Request:
-    """An inference of the newest version, or of a version."""
+    """An inference of the version that calls use, or of a version by its number or alias."""
     if version is None:
         return request(
             operations.INFER, headers=headers, content=content, is_repeatable=idempotent, name=model

@@ -12,6 +12,7 @@ from typing import Any, cast
 from .. import _operations as operations
 from .._request import Upload, manifest_header, request, upload
 from ..schema import (
+    AliasTarget,
     CanaryReport,
     Deployed,
     Function,
@@ -94,6 +95,20 @@ class Functions:
         sent = request(operations.ROLL_BACK_FUNCTION, json={"version": version}, name=name)
         return cast("Function", self._http.json(sent))
 
+    def set_alias(self, name: str, alias: str, version: int) -> AliasTarget:
+        """Gives a version of a function another name, such as `stable`."""
+        sent = request(operations.SET_FUNCTION_ALIAS, json={"version": version}, name=name, alias=alias)
+        return cast("AliasTarget", self._http.json(sent))
+
+    def rollback_alias(self, name: str, alias: str) -> AliasTarget:
+        """Returns an alias to the version that it named before."""
+        sent = request(operations.ROLL_BACK_FUNCTION_ALIAS, name=name, alias=alias)
+        return cast("AliasTarget", self._http.json(sent))
+
+    def delete_alias(self, name: str, alias: str) -> None:
+        """Removes an alias of a function."""
+        self._http.json(request(operations.DELETE_FUNCTION_ALIAS, name=name, alias=alias))
+
     def versions(self, name: str) -> builtins.list[FunctionVersion]:
         """All versions of a function, oldest first."""
         sent = request(operations.LIST_FUNCTION_VERSIONS, name=name)
@@ -167,6 +182,20 @@ class Workflows:
         """Activates a version; by default, the version before the active one."""
         sent = request(operations.ROLL_BACK_WORKFLOW, json={"version": version}, name=name)
         return cast("Workflow", self._http.json(sent))
+
+    def set_alias(self, name: str, alias: str, version: int) -> AliasTarget:
+        """Gives a version of a workflow another name, such as `stable`."""
+        sent = request(operations.SET_WORKFLOW_ALIAS, json={"version": version}, name=name, alias=alias)
+        return cast("AliasTarget", self._http.json(sent))
+
+    def rollback_alias(self, name: str, alias: str) -> AliasTarget:
+        """Returns an alias to the version that it named before."""
+        sent = request(operations.ROLL_BACK_WORKFLOW_ALIAS, name=name, alias=alias)
+        return cast("AliasTarget", self._http.json(sent))
+
+    def delete_alias(self, name: str, alias: str) -> None:
+        """Removes an alias of a workflow."""
+        self._http.json(request(operations.DELETE_WORKFLOW_ALIAS, name=name, alias=alias))
 
     def versions(self, name: str) -> builtins.list[WorkflowVersion]:
         """All versions of a workflow, oldest first."""

@@ -46,6 +46,35 @@ async fn promoted_canary_gets_all_runs_and_a_rollback_returns() {
 }
 
 #[tokio::test]
+async fn preview_gets_only_runs_that_name_it_until_it_is_promoted() {
+    let node = start("canary=50", taking(1.0)).await;
+    let preview = push(&node, "preview=true", taking(2.0)).await;
+    assert_eq!((preview.model.version, preview.is_preview, preview.canary), (Version(3), true, None));
+    assert_eq!(versions_of_runs(&node, 40).await, [1, 2], "the canary keeps its share");
+    let input = json!({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]});
+    let named = node.post("/v2/models/m/versions/3/infer", input.to_string()).await.ok();
+    assert_eq!(version_of(&named), 3);
+    let again = push(&node, "preview=true", taking(2.0)).await;
+    assert_eq!(
+        (again.model.version, again.is_preview),
+        (Version(3), true),
+        "the same model is no new version"
+    );
+    let node = node.kill().await.start().await;
+    assert_eq!(active(&node).await, 1);
+    assert!(node.weir(&["models", "promote", "m", "3"]).await.unwrap().contains("m is at version 3 now"));
+    assert_eq!(versions_of_runs(&node, 20).await, [3], "the canary has ended");
+    assert!(node.weir(&["models", "promote", "m", "2"]).await.unwrap().contains("m is at version 2 now"));
+    assert_eq!(versions_of_runs(&node, 20).await, [2]);
+    push(&node, "", taking(4.0)).await;
+    assert_eq!(active(&node).await, 4, "a push without a role is active");
+    let refusal = node.post("/v1/models/m/promote", r#"{"version": 9}"#).await.refusal();
+    assert_eq!((refusal.status, refusal.code), (404, ErrorCode::VersionNotFound));
+    let both = node.put("/v1/models/m?preview=true&canary=10", taking(5.0)).await;
+    assert_eq!(both.code(), ErrorCode::InvalidRequest);
+}
+
+#[tokio::test]
 async fn rollback_ends_a_canary_and_later_rollbacks_skip_it() {
     let node = start("canary=50", taking(1.0)).await;
     let told = node.weir(&["models", "rollback", "m"]).await.unwrap();

@@ -47,6 +47,7 @@ async fn manage(checker: &mut ResponseChecker<'_>) {
     checker.call(("rollBackFunction", 404), "/v1/functions/g/rollback").await;
     checker.call(("deleteFunctionVersion", 204), "/v1/functions/g/versions/4").await;
     canary(checker, with_custom_section(&component, "canary")).await;
+    super::aliases(checker, "Function", "/v1/functions/g", 2).await;
     // The call traps, which the node notes in the log.
     checker.call(("callGet", 500), "/fn/g/path").await;
     let log = checker.call(("showLogs", 200), "/v1/functions/g/logs?lines=10").await;

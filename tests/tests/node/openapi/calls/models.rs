@@ -33,6 +33,7 @@ pub(in super::super) async fn call(checker: &mut ResponseChecker<'_>) {
     checker.call(("releaseModelVersion", 409), "/v1/models/n/versions/7/release").await;
     sizing(checker).await;
     canary(checker).await;
+    super::aliases(checker, "Model", "/v1/models/n", 7).await;
 
     checker.put(("deployWorkflow", 200), "/v1/workflows/w-of-n", workflow("n")).await;
     checker.put(("pushNextModel", 409), "/v1/models/w-of-n", fake(0)).await;
@@ -58,6 +59,9 @@ async fn canary(checker: &mut ResponseChecker<'_>) {
     checker.call(("showModelCanary", 200), "/v1/models/split/canary").await;
     checker.call(("showModelCanary", 400), "/v1/models/UPPER/canary").await;
     checker.call(("promoteModelCanary", 200), "/v1/models/split/promote").await;
+    checker.put(("pushNextModel", 200), "/v1/models/split?preview=true", fake(2)).await;
+    checker.put(("promoteModelCanary", 200), "/v1/models/split/promote", r#"{"version": 3}"#).await;
+    checker.put(("promoteModelCanary", 404), "/v1/models/split/promote", r#"{"version": 9}"#).await;
     checker.call(("promoteModelCanary", 400), "/v1/models/UPPER/promote").await;
     checker.call(("deleteModel", 204), "/v1/models/split").await;
 }

@@ -20,6 +20,7 @@ pub(in super::super) async fn call(checker: &mut ResponseChecker<'_>) {
     checker.call(("showWorkflowVersion", 400), "/v1/workflows/w/versions/0").await;
     checker.call(("deleteWorkflow", 409), "/v1/workflows/w").await;
     checker.call(("deleteWorkflow", 204), "/v1/workflows/outer").await;
+    super::aliases(checker, "Workflow", "/v1/workflows/w", 2).await;
     checker.put(("rollBackWorkflow", 200), "/v1/workflows/w/rollback", "{}").await;
     checker.put(("rollBackWorkflow", 400), "/v1/workflows/w/rollback", "{]").await;
     checker.call(("deleteWorkflowVersion", 409), "/v1/workflows/w/versions/1").await;
