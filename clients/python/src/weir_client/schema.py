@@ -117,7 +117,7 @@ class MemoryMap(TypedDict):
 
 class ModelBytes(TypedDict):
     model: str
-    """The model."""
+    """The model, as `name:version`."""
     bytes: int
 
 
