@@ -25,15 +25,20 @@ const [source, component, wit = "wit"] = process.argv.slice(2);
 if (component === undefined) fail("how to build a function: node build.mjs FUNCTION.ts COMPONENT.wasm [WIT]");
 const require = createRequire(resolve("package.json"));
 const bundle = join("build", `${parse(source).name}.js`);
-const { exports, imports } = await bundled();
+let { exports, imports } = await bundled(["url", "fetch", "timers"]);
 const kind = checked(exports, fail);
+// Tensor functions are synchronous: packages may name timers, but cannot wait for them.
+if (kind === "tensor") ({ imports } = await bundled(["url", "fetch"]));
 const text = readFileSync(bundle, "utf8");
 const map = JSON.parse(readFileSync(`${bundle}.map`, "utf8"));
 writeFileSync(bundle, [text, kindOf(kind, text), table(map)].join("\n"));
 writeFileSync(component, bound(await compiled()));
 
-/** Bundles the function and all its imports into one file, with a source map next to it. */
-async function bundled() {
+/**
+ * Bundles the function and all its imports into one file, with a source map next to it. `optional`
+ * are the modules of the prelude that are added only to functions that use their names.
+ */
+async function bundled(optional) {
   const prelude = (name) => fileURLToPath(new URL(`src/prelude/${name}.ts`, import.meta.url));
   const options = {
     entryPoints: [source],
@@ -44,8 +49,7 @@ async function bundled() {
     // Error messages contain class names.
     keepNames: true,
     sourcemap: true,
-    // esbuild adds these only to functions that use their names.
-    inject: [prelude("url"), prelude("fetch")],
+    inject: optional.map(prelude),
     plugins: [NODE],
     // Also resolves packages if this package is a link to a folder outside of the project.
     nodePaths: [dirname(dirname(require.resolve("core-js-pure/package.json")))],

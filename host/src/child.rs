@@ -4,6 +4,7 @@
 use std::process::ExitCode;
 use weir_inference::FormMaker;
 use weir_sandbox::component::compile;
+use weir_sandbox::sources;
 
 /// The forms that pushed models get in addition to the form for the CPU, even on a node without
 /// GPUs.
@@ -19,6 +20,8 @@ pub enum ChildKind {
     ProbeConfinement,
     /// Compiles a component.
     Compile,
+    /// Reads the debug information of a component.
+    LocateSources,
     /// Checks and optimises a model.
     PrepareModel,
     /// Runs models on the CPU, while they are needed.
@@ -41,6 +44,7 @@ impl ChildKind {
         match subcommand {
             weir_child::PROBE_COMMAND => Some(Self::ProbeConfinement),
             compile::SUBCOMMAND => Some(Self::Compile),
+            sources::SUBCOMMAND => Some(Self::LocateSources),
             weir_onnx::PREPARE_COMMAND => Some(Self::PrepareModel),
             weir_onnx::CPU_WORKER_COMMAND => Some(Self::RunCpuModels),
             #[cfg(feature = "cuda")]
@@ -59,6 +63,7 @@ impl ChildKind {
         match self {
             Self::ProbeConfinement => weir_child::probe_main(),
             Self::Compile => compile::main(),
+            Self::LocateSources => sources::main(),
             Self::PrepareModel => weir_onnx::prepare_main(FORMS),
             Self::RunCpuModels => weir_onnx::cpu_worker_main(),
             #[cfg(feature = "cuda")]

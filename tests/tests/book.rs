@@ -88,6 +88,7 @@ pages! {
     serve_model_guide_runs: "guides/serve-model.md";
     simulate_guide_runs: "guides/simulate.md";
     slo_guide_runs: "guides/slo.md";
+    stream_guide_runs: "guides/stream.md";
     trace_guide_runs: "guides/trace.md";
     tritonclient_guide_runs: "guides/tritonclient.md";
     workflow_guide_runs: "guides/workflow.md";

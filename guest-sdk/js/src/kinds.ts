@@ -13,6 +13,12 @@ export function isPromise(value: unknown): boolean {
 }
 
 /**
+ * A handler's result that cannot become a response. The fault is in the function, and its stack
+ * trace has no meaning.
+ */
+export class NoAnswer extends TypeError {}
+
+/**
  * The error for a value that `JSON.stringify` would silently convert to `{}`. `key` is the place
  * of the value, `instead` a suggestion.
  */

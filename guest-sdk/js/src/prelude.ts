@@ -2,7 +2,7 @@
  * Standard objects that the engine lacks: `console`, `TextEncoder`, `TextDecoder`,
  * `URLSearchParams`, `crypto.getRandomValues`, `crypto.randomUUID`, and a `Math.random` that
  * differs between instances. Imported before all other modules. `URL`, `atob` and `btoa` are in
- * `prelude/url.ts`, `fetch` is in `prelude/fetch.ts`. There is no `setTimeout`.
+ * `prelude/url.ts`, `fetch` is in `prelude/fetch.ts`, timers are in `prelude/timers.ts`.
  */
 
 import { watch } from "./prelude/watch.ts";

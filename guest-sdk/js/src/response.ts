@@ -2,7 +2,8 @@
 
 import "./prelude.ts";
 import { Headers, type HeadersInit } from "./headers.ts";
-import { kindOf, noJson } from "./kinds.ts";
+import { kindOf, NoAnswer, noJson } from "./kinds.ts";
+import { Chunks, type ChunkSource, Event, isSource } from "./streams.ts";
 import { Tensor } from "./tensor.ts";
 
 /** Properties of a response besides its body. */
@@ -12,28 +13,52 @@ export interface ResponseInit {
 }
 
 /**
- * A response. The body is text, bytes, or a {@link Tensor}, whose bytes stay on the node and do
- * not enter guest memory. The content type follows from the body unless `headers` sets one.
+ * A response. The body is text, bytes, a {@link Tensor}, whose bytes stay on the node and do not
+ * enter guest memory, or an iterator of text or bytes, such as a generator. The content type follows
+ * from the body unless `headers` sets one.
+ *
+ * The chunks of an iterator are sent as it gives them, and it may be asynchronous. It advances when
+ * the node has taken the last chunk, so a slow client holds it back. The response starts with the
+ * first chunk: a `WeirError` thrown before it becomes the response. A later exception cuts the body
+ * off.
  */
 export class Response {
   readonly status: number;
   readonly headers: Headers;
   /** Final URL of a fetched response. */
   readonly url: string = "";
-  private readonly contents: Uint8Array | Tensor;
+  private contents: Uint8Array | Tensor | Chunks;
 
-  constructor(body: string | Uint8Array | Tensor | null = null, { status = 200, headers = [] }: ResponseInit = {}) {
+  constructor(body: string | Uint8Array | Tensor | ChunkSource | null = null, { status = 200, headers = [] }: ResponseInit = {}) {
     if (!Number.isInteger(status) || status < 200 || status > 599) {
       throw new NoAnswer(`the status ${String(status)} is not from 200 to 599`);
     }
     this.status = status;
     this.headers = new Headers(headers);
+    if (isSource(body)) {
+      // The content type is that of the first chunk.
+      this.contents = new Chunks(body);
+      return;
+    }
     if (!(body === null || typeof body === "string" || body instanceof Uint8Array || body instanceof Tensor)) {
       throw new NoAnswer(`a body is text, a Uint8Array or a Tensor, and this one is ${kindOf(body)}; for JSON, there is Response.json`);
     }
     this.contents = typeof body === "string" ? new TextEncoder().encode(body) : (body ?? new Uint8Array());
     const type = typeof body === "string" ? "text/plain; charset=utf-8" : "application/octet-stream";
-    if (body !== null && !this.headers.has("content-type")) this.headers.set("content-type", type);
+    if (body !== null) this.defaultType(type);
+  }
+
+  private defaultType(type: string): void {
+    if (!this.headers.has("content-type")) this.headers.set("content-type", type);
+  }
+
+  /**
+   * Runs a streamed body up to its first chunk.
+   * @internal
+   */
+  async start(): Promise<void> {
+    if (!(this.contents instanceof Chunks)) return;
+    this.defaultType((await this.contents.start()) ? "text/plain; charset=utf-8" : "application/octet-stream");
   }
 
   /**
@@ -55,13 +80,15 @@ export class Response {
   }
 
   /** @internal */
-  get body(): Uint8Array | Tensor {
+  get body(): Uint8Array | Tensor | Chunks {
     return this.contents;
   }
 
-  /** The whole body. */
+  /** The whole body. Runs a streamed body to its end. */
   async bytes(): Promise<Uint8Array> {
-    return this.body instanceof Tensor ? this.body.bytes() : this.body;
+    if (this.contents instanceof Chunks) this.contents = await this.contents.bytes();
+    const body = this.body as Uint8Array | Tensor;
+    return body instanceof Tensor ? body.bytes() : body;
   }
 
   /** The whole body. */
@@ -86,10 +113,34 @@ export class Response {
 }
 
 /**
- * A handler's result that cannot become a response. The fault is in the function, and its stack
- * trace has no meaning.
+ * A response of server-sent events, each sent as soon as `events` gives it: {@link Event}s, or their
+ * data.
+ *
+ * ```ts
+ * async function* count() {
+ *   for (let n = 0; n < 3; n++) yield new Event({ n }, { event: "count" });
+ * }
+ * export const handler = httpFunction(() => new EventStream(count()));
+ * ```
  */
-export class NoAnswer extends TypeError {}
+export class EventStream extends Response {
+  constructor(events: AsyncIterable<unknown> | Iterable<unknown>, init: Omit<ResponseInit, "status"> = {}) {
+    super(encodedEvents(events), init);
+    for (const [name, value] of [["content-type", "text/event-stream"], ["cache-control", "no-cache"]] as const) {
+      if (!this.headers.has(name)) this.headers.set(name, value);
+    }
+  }
+}
+
+async function* encodedEvents(events: AsyncIterable<unknown> | Iterable<unknown>): AsyncGenerator<string, void, undefined> {
+  for await (const event of events) yield (event instanceof Event ? event : new Event(event)).encode(eventData);
+}
+
+function eventData(data: unknown): string {
+  const text = written(data);
+  if (text === undefined) throw new NoAnswer(`the data of an event is ${kindOf(data)}, which has no JSON`);
+  return text;
+}
 
 /** `value` as JSON, or undefined if it has no JSON form. */
 function written(value: unknown): string | undefined {

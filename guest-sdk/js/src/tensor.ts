@@ -4,6 +4,7 @@ import { Tensor as Raw } from "weir:inference/tensors@0.1.0";
 import { type ElementType, joinStrings, pack, sizeBytes, splitStrings, type TypedArray, typeOf, unpack, type Values } from "./elements.ts";
 import { asked, InvalidArgument } from "./errors.ts";
 import { isPromise, kindOf, noJson } from "./kinds.ts";
+import { axisOf, computed, largest, nested, type Operation, product, resultType, rows, softmax, topk } from "./math.ts";
 
 /** Named tensors, in order. */
 export type NamedTensors = Iterable<readonly [string, Tensor]> | Record<string, Tensor>;
@@ -119,6 +120,97 @@ export class Tensor {
   /** Copies all byte strings into guest memory. */
   byteStrings(): Uint8Array[] {
     return splitStrings((this.checked("bytes"), this.bytes()));
+  }
+
+  /** Copies all elements into arrays, nested according to the shape; a scalar becomes its value. */
+  toArray(): any {
+    const type = this.type;
+    const flat: unknown[] = type === "bytes" ? this.strings() : Array.from<unknown>(this.values());
+    const values = type === "bool" ? flat.map((value) => value !== 0) : flat;
+    const shape = this.shape;
+    return shape.length === 0 ? values[0] : nested(values, shape);
+  }
+
+  /** A copy with another shape; one dimension may be -1. */
+  reshape(shape: readonly number[]): Tensor {
+    return Tensor.fromBytes(this.type, filled(shape, product(this.shape)), this.bytes());
+  }
+
+  /**
+   * The sum with a number, or with a tensor of the same type and shape, element by element. The
+   * result has the type of the tensors, and `fp32` for integers with a fraction.
+   *
+   * Arithmetic copies the numbers into guest memory and runs in JavaScript: leave work on large
+   * tensors to models.
+   */
+  add(other: Tensor | number): Tensor {
+    return this.computed("add", other);
+  }
+
+  /** The difference; see {@link Tensor.add}. */
+  sub(other: Tensor | number): Tensor {
+    return this.computed("sub", other);
+  }
+
+  /** The product, element by element; see {@link Tensor.add}. */
+  mul(other: Tensor | number): Tensor {
+    return this.computed("mul", other);
+  }
+
+  /** The quotient, element by element; `fp32` for integers. See {@link Tensor.add}. */
+  div(other: Tensor | number): Tensor {
+    return this.computed("div", other);
+  }
+
+  /**
+   * The index of the largest number, counted in row-major order: the class of a classifier's
+   * scores. With an `axis`, the indices along it, as an int64 tensor without that dimension.
+   */
+  argmax(): number;
+  argmax(axis: number): Tensor;
+  argmax(axis?: number): number | Tensor {
+    const values = this.values();
+    if (axis === undefined) return largest(values);
+    const shape = this.shape;
+    const along = axisOf(axis, shape);
+    const indices = Array.from(rows(shape, along), (row) => BigInt(largest(row.map((at) => values[at]!))));
+    return Tensor.from(BigInt64Array.from(indices), shape.toSpliced(along, 1));
+  }
+
+  /** The probabilities for scores along `axis`: positive, with the sum 1. Of integers, `fp32`. */
+  softmax(axis = -1): Tensor {
+    const shape = this.shape;
+    const values = this.values();
+    const type = resultType("div", this.type, 1);
+    const results = new (type === "fp64" ? Float64Array : Float32Array)(values.length);
+    for (const row of rows(shape, axisOf(axis, shape))) {
+      softmax(row.map((at) => Number(values[at]))).forEach((result, at) => (results[row[at]!] = result));
+    }
+    return Tensor.from(results, shape, type);
+  }
+
+  /**
+   * The `count` largest numbers along the last axis with their indices, largest first: an array for
+   * one dimension, and nested arrays like those of {@link Tensor.toArray} for more.
+   */
+  topk(count: number): any {
+    const shape = this.shape;
+    const values = this.values();
+    const along = axisOf(-1, shape);
+    const best = Array.from(rows(shape, along), (row) => topk(row.map((at) => Number(values[at])), count));
+    return along > 0 ? nested(best, shape.slice(0, along)) : (best[0] ?? []);
+  }
+
+  private computed(operation: Operation, other: Tensor | number): Tensor {
+    const shape = this.shape;
+    if (typeof other === "number") {
+      const type = resultType(operation, this.type, other);
+      return Tensor.from(computed(operation, this.values(), other, type), shape, type);
+    }
+    if (!(other instanceof Tensor)) throw new InvalidArgument(`the operand is a number or a Tensor, and this one is ${kindOf(other)}`);
+    if (String(other.shape) !== String(shape)) throw new InvalidArgument(`the shapes [${shape.join(", ")}] and [${other.shape.join(", ")}] differ`);
+    const type = resultType(operation, this.type, other.type);
+    return Tensor.from(computed(operation, this.values(), other.values(), type), shape, type);
   }
 
   /** Releases the tensor. */

@@ -120,6 +120,10 @@ declare module "wasi:random/random@0.2.12" {
   export function getRandomBytes(length: number): Uint8Array;
 }
 
+declare module "wasi:clocks/monotonic-clock@0.3.0" {
+  export function waitFor(nanoseconds: number): Promise<void>;
+}
+
 declare module "wasi:cli/stdout@0.2.12" {
   export function getStdout(): OutputStream;
   interface OutputStream {

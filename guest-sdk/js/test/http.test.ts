@@ -70,7 +70,7 @@ test("values without a JSON form are rejected with a suggestion", async (context
     [{ r: new Response("x") }, /^a Response cannot be JSON, at "r": give await response.json\(\)/],
     [new Request("/"), /^a Request cannot be JSON: give what of it is wanted/],
     [{ h: new Headers() }, /^a Headers cannot be JSON, at "h": give Object.fromEntries/],
-    [[1].values(), /cannot be JSON: give \[...iterator\]/],
+    [{ all: [1].values() }, /cannot be JSON, at "all": give \[...iterator\]/],
     [/x/, /^a RegExp cannot be JSON: give its source/],
     [{ values: BigInt64Array.of(1n) }, /^a bigint cannot be JSON, at "0": give Number/],
   ] as const) {

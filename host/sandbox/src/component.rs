@@ -12,6 +12,7 @@ pub use compile_cache::CompileCache;
 pub use recompile::Recompiler;
 
 use crate::engine::{Engines, Generation};
+use crate::sources;
 use artefacts::Artefacts;
 use compile::{CompileError, CompiledComponent};
 use compile_cache::CachedCompilation;
@@ -20,6 +21,7 @@ use std::collections::HashSet;
 use std::hash::Hash as _;
 use std::path::Path;
 use std::sync::Arc;
+use tempfile::NamedTempFile;
 use wasmtime::component::{Component, Linker};
 use weir_types::{ContentHash, FunctionKind, Hasher};
 
@@ -110,11 +112,33 @@ impl Components {
             cached.end().await;
         }
         let artefacts = self.artefacts_of(compiled.kind).clone();
-        tokio::task::spawn_blocking(move || artefacts.keep(digest, staged))
+        let sources = match compiled.has_debug_info {
+            true => self.locate_sources(digest, blob).await.map_err(internal)?,
+            false => None,
+        };
+        tokio::task::spawn_blocking(move || artefacts.keep(digest, staged, sources))
             .await
             .map_err(|panic| internal(std::io::Error::other(panic)))?
             .map_err(internal)?;
         Ok(compiled)
+    }
+
+    /// Makes the table of source locations of a component with debug information. `None` if the
+    /// debug information is not usable: then its stack traces lack source locations.
+    async fn locate_sources(
+        &self,
+        digest: ContentHash,
+        blob: &Path,
+    ) -> std::io::Result<Option<NamedTempFile>> {
+        let staged = self.artefacts[0].stage()?;
+        let task = sources::LocateTask { component: blob.to_owned(), table: staged.path().to_owned() };
+        Ok(match sources::locate(&task).await {
+            Ok(has_locations) => has_locations.then_some(staged),
+            Err(error) => {
+                tracing::warn!(%digest, %error, "reading the debug information of a component failed");
+                None
+            }
+        })
     }
 
     /// The component, if it is loaded: the fast path of nearly every call.
@@ -154,7 +178,8 @@ impl Components {
         digest: ContentHash,
         kind: FunctionKind,
     ) -> Result<Arc<LinkedComponent>, ComponentLoadError> {
-        let verified = self.artefacts_of(kind).verified_path(digest);
+        let artefacts = self.artefacts_of(kind);
+        let verified = artefacts.verified_path(digest);
         let path = verified.map_err(|error| ComponentLoadError::Broken(Arc::new(error.into())))?;
         let path = path.ok_or(ComponentLoadError::Missing)?;
         let generation = Generation::for_kind(kind);
@@ -163,7 +188,8 @@ impl Components {
             LinkedComponent::link(&self.linkers[generation as usize], &component, kind)
                 .map_err(wasmtime::Error::from)
         });
-        entry.map(Arc::new).map_err(|error| ComponentLoadError::Broken(Arc::new(error)))
+        let entry = entry.map(|entry| Arc::new(entry.with_sources(artefacts.sources(digest))));
+        entry.map_err(|error| ComponentLoadError::Broken(Arc::new(error)))
     }
 
     /// Removes artefacts and unloads components that are neither in use nor `wanted`.

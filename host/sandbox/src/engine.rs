@@ -10,7 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use wasmtime::{CacheStore, Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
+use wasmtime::{
+    CacheStore, Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig,
+    WasmBacktraceDetails,
+};
 use weir_types::{FunctionKind, Limits};
 
 /// The interval at which a running guest can be interrupted, from the first tick that finds a
@@ -76,6 +79,9 @@ fn config(generation: Generation) -> Config {
     let mut config = Config::new();
     config.epoch_interruption(true);
     config.gc_support(false);
+    // `sources` provides source locations, at a limited cost; wasmtime would follow a variable of
+    // the node's environment.
+    config.wasm_backtrace_details(WasmBacktraceDetails::Disable);
     match generation {
         Generation::P2 => {
             config.concurrency_support(false);

@@ -31,6 +31,7 @@ pub use usage::SandboxUsage;
 
 use crate::engine::Engines;
 use crate::hostcalls::InferenceCtx;
+use crate::sources;
 use crate::{SecretEnv, TenantMemory};
 use meter::MeteredGuest;
 use std::pin::pin;
@@ -197,7 +198,8 @@ impl Sandbox {
                 if instance.is_writing() {
                     abort_flag.set();
                 }
-                Err(fault::ended(&error, instance.memory(), &manifest.limits))
+                let trace = sources::located(&error, entry.sources()).await;
+                Err(fault::ended(&error, trace, instance.memory(), &manifest.limits))
             }
         }
     }

@@ -20,6 +20,8 @@ pub use crate::engine::Engines;
 mod images;
 pub use images::{ImageDecoder, TenantImages};
 
+pub mod sources;
+
 mod secrets;
 pub use secrets::SecretEnv;
 

@@ -9,5 +9,6 @@ mod images;
 mod misbehaving;
 mod objects;
 mod seeing;
+mod streaming;
 mod templates;
 mod watched;

@@ -36,6 +36,25 @@ async fn trap_details_are_in_the_log_but_not_in_the_response() {
     assert!(lines.iter().any(|line| line.stream == "weir" && line.text.contains("trap")), "{lines:?}");
 }
 
+/// The function is built with `debug = "line-tables-only"`.
+#[tokio::test]
+async fn stack_traces_have_source_lines_and_inlined_functions() {
+    let node = TestNode::start().await;
+    node.deploy("f", function("misbehave")).await;
+    let refusal = node.get("/fn/f/trap").await.refusal();
+    assert!(!refusal.text.contains("lib.rs"), "the response has details of the trap: {}", refusal.text);
+    let lines = node.logs("f").await;
+    let trace = lines.iter().find(|line| line.stream == "weir" && line.text.contains("backtrace")).unwrap();
+    let frames: Vec<&str> = trace.text.lines().map(str::trim).collect();
+    let source = std::fs::read_to_string("../functions/misbehave/src/lib.rs").unwrap();
+    let number = 1 + source.lines().position(|line| line.contains("panic!(\"on purpose\")")).unwrap();
+    let at = frames.iter().position(|frame| frame.ends_with(&format!("misbehave/src/lib.rs:{number}:5")));
+    let at = at.unwrap_or_else(|| panic!("line {number} is not in the trace: {}", trace.text));
+    assert!(frames[at - 1].contains("misbehave::trap"), "{}", frames[at - 1]);
+    assert!(frames[at..].iter().any(|frame| frame.starts_with("- ")), "no inlined function: {frames:?}");
+    assert!(trace.text.ends_with("wasm `unreachable` instruction executed"), "{}", trace.text);
+}
+
 #[tokio::test]
 async fn log_followers_receive_new_lines() {
     let node = TestNode::start().await;

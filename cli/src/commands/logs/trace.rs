@@ -6,8 +6,11 @@
 /// The first line of a trace.
 const HEAD: &str = "error while executing at wasm backtrace:";
 
-/// Shortens a trace to the frames with source locations. Text around the trace stays; text without
-/// a trace is returned unchanged. Shows the trace's cause first.
+/// Paths of the standard library and of packages from registries in the builds of Rust.
+const LIBRARIES: [&str; 2] = ["/rustc/", "/.cargo/registry/"];
+
+/// Shortens a trace to the frames with source locations outside of libraries. Text around the trace
+/// stays; text without a trace is returned unchanged. Shows the trace's cause first.
 pub(super) fn shorten(text: &str) -> String {
     let Some((before, trace)) = text.split_once(HEAD) else { return text.to_owned() };
     let mut frames: Vec<Frame<'_>> = Vec::new();
@@ -25,7 +28,9 @@ pub(super) fn shorten(text: &str) -> String {
     }
     let mut lines: Vec<String> = vec![format!("{before}{}", after.join(": "))];
     let located = frames.iter().filter(|frame| !frame.sources.is_empty());
-    lines.extend(located.map(|frame| format!("at {} ({})", frame.sources.join(" < "), frame.function)));
+    let (libraries, own): (Vec<_>, Vec<_>) = located.partition(|frame| frame.is_library());
+    let shown = if own.is_empty() { libraries } else { own };
+    lines.extend(shown.iter().map(|frame| format!("at {} ({})", frame.sources.join(" < "), frame.function)));
     lines.push(match frames.len() {
         1 => "1 frame: --verbose shows it".to_owned(),
         count => format!("{count} frames: --verbose shows all"),
@@ -46,6 +51,11 @@ impl<'a> Frame<'a> {
         let function = rest.split_once(" - ").map_or(rest, |(_, function)| function).trim();
         Some(Self { function, sources: Vec::new() })
     }
+
+    /// Whether all of its code is in libraries.
+    fn is_library(&self) -> bool {
+        self.sources.iter().all(|source| LIBRARIES.iter().any(|library| source.contains(library)))
+    }
 }
 
 #[cfg(test)]
@@ -59,6 +69,20 @@ mod tests {
             shorten(text),
             "guest-trap: wasm trap: wasm `unreachable` instruction executed\nat src/lib.rs:12:5 < core/ops.rs:7:1 (app::handle)\n3 frames: --verbose shows all"
         );
+    }
+
+    #[test]
+    fn frames_of_libraries_are_left_out_if_there_are_others() {
+        let frame =
+            |number: u32, file: &str| format!("\n    {number}: 0x1 - f{number}\n          at {file}:3");
+        let trace =
+            |frames: &[String]| format!("error while executing at wasm backtrace:{}", frames.concat());
+        let library =
+            [frame(0, "/rustc/5980/library/std/src/rt.rs"), frame(1, "/u/.cargo/registry/src/a.rs")];
+        let own = [&library[..], &[frame(2, "/u/app/src/lib.rs")]].concat();
+        assert_eq!(shorten(&trace(&own)), "\nat /u/app/src/lib.rs:3 (f2)\n3 frames: --verbose shows all");
+        let at = "\nat /rustc/5980/library/std/src/rt.rs:3 (f0)\nat /u/.cargo/registry/src/a.rs:3 (f1)";
+        assert_eq!(shorten(&trace(&library)), format!("{at}\n2 frames: --verbose shows all"));
     }
 
     #[test]

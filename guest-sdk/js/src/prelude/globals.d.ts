@@ -16,6 +16,11 @@ declare var crypto: {
   randomUUID: typeof import("./random.ts").randomUUID;
 };
 declare var fetch: typeof import("./fetch.ts").fetch;
+declare var setTimeout: typeof import("./timers.ts").setTimeout;
+declare var clearTimeout: typeof import("./timers.ts").clearTimeout;
+declare var setInterval: typeof import("./timers.ts").setInterval;
+declare var clearInterval: typeof import("./timers.ts").clearInterval;
+declare var performance: { now(): number };
 type URLSearchParams = import("./query.ts").URLSearchParams;
 
 interface URL {

@@ -18,6 +18,10 @@ OBJECTS: dict[str, Tensor] = {}
 #: The decoder of images, a function of encoded bytes and options. :mod:`weir.testing` sets it.
 DECODERS: list[Callable[[bytes, Any], Tensor]] = []
 
+#: The servers of outbound requests, as functions of a sent request to the status, the headers and the
+#: body of its response. :mod:`weir.testing` sets it.
+SERVERS: list[Callable[[Any], tuple[int, list[tuple[str, str]], bytes]]] = []
+
 _SIZES = dict.fromkeys(("BOOL", "UINT8", "INT8"), 1)
 _SIZES |= dict.fromkeys(("UINT16", "INT16", "FP16", "BF16"), 2)
 _SIZES |= dict.fromkeys(("UINT32", "INT32", "FP32"), 4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from componentize_py_types import Err, Ok
@@ -12,6 +13,7 @@ from wit_world.imports import request as current
 from wit_world.imports import streams, tensors, types
 
 from weir.errors import InvalidArgument, StatusError, from_node
+from weir.streams import Chunks
 from weir.tensors import Tensor
 
 if TYPE_CHECKING:
@@ -85,7 +87,7 @@ def _send(response: Response, out: types.ResponseOutparam) -> None:
     if isinstance(body, Tensor):
         with from_node():
             current.reply_with_tensor(body._raw)
-    else:
+    elif isinstance(body, bytes):
         headers.append(("content-length", str(len(body)).encode()))
     try:
         head = types.OutgoingResponse(types.Fields.from_list(headers))
@@ -99,6 +101,10 @@ def _send(response: Response, out: types.ResponseOutparam) -> None:
     if isinstance(body, bytes) and body:
         with stream_of.write() as stream:
             _write(stream, body)
+    elif isinstance(body, Chunks):
+        with stream_of.write() as stream, closing(body):
+            for chunk in body:
+                _write(stream, chunk)
     types.OutgoingBody.finish(stream_of, None)
 
 

@@ -70,6 +70,12 @@ class Unavailable(Error):
     status = 503
 
 
+class RequestFailed(Error, ConnectionError):
+    """A request to another server could not be sent, or has no whole response."""
+
+    status = 502
+
+
 class InternalError(Error):
     """The model itself failed, or the node has a fault."""
 

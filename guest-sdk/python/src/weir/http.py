@@ -1,42 +1,37 @@
-"""HTTP requests and responses."""
+"""HTTP requests and responses, of the function itself and of other servers."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 from urllib.parse import parse_qsl
 
 from weir import elements
+from weir._headers import Headers
 from weir._wit import IN_COMPONENT
+from weir.client import ClientResponse, PendingResponse, fetch, get, post
 from weir.coroutines import finish
 from weir.elements import ElementType
 from weir.errors import Error, ResourceExhausted, StatusError, Unavailable
+from weir.streams import Chunks, Event, NotAllowed, encode_events
 from weir.tensors import OPEN, Tensor
 
 if IN_COMPONENT:
     from weir import _wasi_http
 
-__all__ = ["Request", "Response", "http_function"]
-
-
-class Headers(Mapping[str, str]):
-    """Case-insensitive headers. Of repeated headers, holds the first."""
-
-    def __init__(self, pairs: Sequence[tuple[str, str]]) -> None:
-        self.pairs = list(pairs)
-
-    def __getitem__(self, name: str) -> str:
-        for key, value in self.pairs:
-            if key.lower() == name.lower():
-                return value
-        raise KeyError(name)
-
-    def __iter__(self):
-        return iter({key.lower(): None for key, _ in self.pairs})
-
-    def __len__(self) -> int:
-        return len({key.lower() for key, _ in self.pairs})
+__all__ = [
+    "ClientResponse",
+    "Event",
+    "EventStream",
+    "PendingResponse",
+    "Request",
+    "Response",
+    "fetch",
+    "get",
+    "http_function",
+    "post",
+]
 
 
 class Request:
@@ -95,18 +90,18 @@ class Request:
         return Tensor.from_bytes(element_type, _opened(element_type, shape, len(view)), view)
 
 
-class NotAllowed(TypeError, ValueError):
-    """A value that cannot become a response. Ends the call with an error of the function, and the
-    log has the place where it was created.
-    """
-
-
 class Response:
     """A response.
 
     The body is text, bytes, a :class:`~weir.Tensor` (whose bytes stay on the node and do not enter
-    guest memory), ``None`` for an empty body, or a value that ``json.dumps`` accepts. The content
-    type follows from the body unless ``headers`` sets one.
+    guest memory), ``None`` for an empty body, a value that ``json.dumps`` accepts, or an iterator of
+    text or bytes, such as a generator. The content type follows from the body unless ``headers`` sets
+    one.
+
+    The chunks of an iterator are sent as it gives them, and it may be asynchronous. It advances when
+    the node has taken the last chunk, so a slow client holds it back. The response starts with the
+    first chunk: an :class:`~weir.Error` raised before it becomes the response. A later exception cuts
+    the body off.
     """
 
     def __init__(
@@ -122,7 +117,10 @@ class Response:
             if not isinstance(name, str) or not isinstance(value, str):
                 raise NotAllowed(f"the header {name!r} is {value!r}: name and value have to be of str")
         content_type = None
-        if isinstance(body, str):
+        if isinstance(body, (Iterator, AsyncIterator)):
+            # The content type is that of the first chunk.
+            body = Chunks(body)
+        elif isinstance(body, str):
             content_type, body = "text/plain; charset=utf-8", body.encode()
         elif isinstance(body, (bytes, bytearray, memoryview)):
             content_type, body = "application/octet-stream", bytes(body)
@@ -133,10 +131,19 @@ class Response:
             body = b""
         else:
             content_type, body = "application/json", _json(body)
+        self._default_type(content_type)
+        #: Bytes, a tensor, or the chunks of a streamed body.
+        self.body: bytes | Tensor | Chunks = body
+
+    def _default_type(self, content_type: str | None) -> None:
         if content_type and not any(name.lower() == "content-type" for name, _ in self.headers):
             self.headers.append(("content-type", content_type))
-        #: Bytes, or a tensor.
-        self.body: bytes | Tensor = body
+
+    def start(self) -> None:
+        """Runs a streamed body up to its first chunk."""
+        if isinstance(self.body, Chunks):
+            self.body.start()
+            self._default_type("text/plain; charset=utf-8" if self.body.is_text else "application/octet-stream")
 
     @classmethod
     def of(cls, answer: object) -> Response:
@@ -149,12 +156,36 @@ class Response:
         return cls(answer)
 
     def text(self) -> str:
-        """The body as text, for tests."""
+        """The body as text, for tests. Runs a streamed body to its end."""
+        if isinstance(self.body, Chunks):
+            self.body = b"".join(self.body)
         return (self.body.tobytes() if isinstance(self.body, Tensor) else self.body).decode()
 
     def json(self) -> object:
         """The body as JSON, for tests."""
         return json.loads(self.text())
+
+
+class EventStream(Response):
+    """A response of server-sent events, each sent as soon as ``events`` gives it::
+
+        @http_function
+        def count(request: Request):
+            return EventStream(Event({"n": n}, event="count") for n in range(3))
+
+    ``events`` is an iterable, which may be asynchronous, of :class:`Event` or of their data: text, or
+    a value that becomes JSON.
+    """
+
+    def __init__(
+        self,
+        events: Iterable[object] | AsyncIterable[object],
+        headers: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+    ) -> None:
+        super().__init__(encode_events(events), headers=headers)
+        self._default_type("text/event-stream")
+        if not any(name.lower() == "cache-control" for name, _ in self.headers):
+            self.headers.append(("cache-control", "no-cache"))
 
 
 def _json(body: object) -> bytes:
@@ -198,9 +229,14 @@ def answer(handler: Callable[[Request], object], request: Request) -> Response:
     except Error as error:
         return Response.of(error)
     try:
-        return Response.of(given)
+        response = Response.of(given)
     except (TypeError, ValueError) as error:
         raise NotAllowed(f"the handler gave what can be no answer: {error}") from error
+    try:
+        response.start()
+    except Error as error:
+        return Response.of(error)
+    return response
 
 
 def _opened(element_type: ElementType, shape: Sequence[int], length: int) -> list[int]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
-from weir import elements
+from weir import _math, elements
 from weir._handles import Handle
 from weir._wit import tensors
 from weir.elements import ElementType
@@ -32,6 +33,11 @@ class Tensor(Handle):
     may be -1. Without a shape, the tensor has the shape of the values. Raises
     :class:`~weir.InvalidArgument` if shape and values do not match, and
     :class:`~weir.ResourceExhausted` above the function's limit of tensor bytes.
+
+    ``+``, ``-``, ``*`` and ``/`` combine tensors of one type and shape, or a tensor and a number. The
+    result has the type of the tensors, and ``fp32`` for ``/`` of integers, and for integers with a
+    float. Arithmetic copies the numbers into guest memory and runs in Python: leave work on large
+    tensors to models.
 
     Released with its last reference, or at the end of a ``with`` block.
     """
@@ -126,11 +132,82 @@ class Tensor(Handle):
         flat = self.strings() if kind is ElementType.BYTES else self.array().tolist()
         if kind is ElementType.BOOL:
             flat = [value != 0 for value in flat]
+        return _nested(flat, self.shape) if self.shape else flat[0]
+
+    def reshape(self, *shape: int | Sequence[int]) -> Tensor:
+        """A copy with another shape: ``reshape(1, -1)`` or ``reshape((1, -1))``. One dimension may be
+        -1.
+        """
+        sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        return Tensor.from_bytes(self.element_type, _filled(sizes, prod(self.shape)), self.tobytes())
+
+    def argmax(self, axis: int | None = None) -> int | Tensor:
+        """The index of the largest number, counted in row-major order: the class of a classifier's
+        scores. With an ``axis``, the indices along it, as an int64 tensor without that dimension.
+        """
+        values = self.array()
+        if axis is None:
+            return _math.largest(values)
         shape = self.shape
-        for at in range(len(shape) - 1, 0, -1):
-            size = shape[at]
-            flat = [flat[row * size : (row + 1) * size] for row in range(prod(shape[:at]))]
-        return flat if shape else flat[0]
+        axis = _math.axis_of(axis, shape)
+        indices = [_math.largest(values[row]) for row in _math.rows(shape, axis)]
+        return Tensor(indices, shape[:axis] + shape[axis + 1 :], ElementType.INT64)
+
+    def softmax(self, axis: int = -1) -> Tensor:
+        """The probabilities for scores along ``axis``: positive, with the sum 1. Of integers, fp32."""
+        kind, shape, values = _math.softmax_type(self.element_type), self.shape, self.array()
+        result = [0.0] * len(values)
+        for row in _math.rows(shape, _math.axis_of(axis, shape)):
+            result[row] = _math.softmax(values[row])
+        return Tensor(result, shape, kind)
+
+    def topk(self, count: int) -> list:
+        """The ``count`` largest numbers along the last axis, each as ``(index, value)``, largest first:
+        a list for one dimension, and nested lists like those of :meth:`tolist` for more.
+        """
+        shape, values = self.shape, self.array()
+        axis = _math.axis_of(-1, shape)
+        best = [_math.topk(values[row], count) for row in _math.rows(shape, axis)]
+        return _nested(best, shape[:axis]) if axis > 0 else best[0] if best else []
+
+    def __add__(self, other: Tensor | float) -> Tensor:
+        return self._computed(operator.add, other)
+
+    def __radd__(self, other: float) -> Tensor:
+        return self._computed(operator.add, other)
+
+    def __sub__(self, other: Tensor | float) -> Tensor:
+        return self._computed(operator.sub, other)
+
+    def __rsub__(self, other: float) -> Tensor:
+        return self._computed(operator.sub, other, is_right=True)
+
+    def __mul__(self, other: Tensor | float) -> Tensor:
+        return self._computed(operator.mul, other)
+
+    def __rmul__(self, other: float) -> Tensor:
+        return self._computed(operator.mul, other)
+
+    def __truediv__(self, other: Tensor | float) -> Tensor:
+        return self._computed(operator.truediv, other)
+
+    def __rtruediv__(self, other: float) -> Tensor:
+        return self._computed(operator.truediv, other, is_right=True)
+
+    def __neg__(self) -> Tensor:
+        return self._computed(operator.sub, 0, is_right=True)
+
+    def _computed(self, operation: _math.Operation, other: Tensor | float, is_right: bool = False) -> Tensor:
+        if isinstance(other, Tensor):
+            if other.shape != self.shape:
+                raise InvalidArgument(f"the shapes {self.shape} and {other.shape} differ")
+            kind, operand = _math.result_type(operation, self.element_type, other.element_type), other.array()
+        elif isinstance(other, (int, float)):
+            kind, operand = _math.result_type(operation, self.element_type, other), other
+        else:
+            return NotImplemented
+        sides = (operand, self.array()) if is_right else (self.array(), operand)
+        return Tensor(_math.computed(operation, *sides), self.shape, kind)
 
     def __buffer__(self, flags: int) -> memoryview:
         """A copy of the numbers as a buffer, for ``memoryview(tensor)`` and
@@ -187,6 +264,14 @@ def outputs_to_pairs(named: Mapping[str, Tensor]) -> list[tuple[str, tensors.Ten
         if names.setdefault(id(raw), name) != name:
             raise ValueError(f"{names[id(raw)]} and {name} are the same tensor: give it under one name, or a copy of it")
     return pairs
+
+
+def _nested(flat: list, shape: Sequence[int]) -> list:
+    """``flat`` in lists of ``shape``."""
+    for at in range(len(shape) - 1, 0, -1):
+        size = shape[at]
+        flat = [flat[row * size : (row + 1) * size] for row in range(prod(shape[:at]))]
+    return flat
 
 
 def _listed(view: memoryview | None, values: object, element_type: ElementType | None) -> object:

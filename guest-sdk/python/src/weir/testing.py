@@ -18,11 +18,14 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 from weir import _memory, _wit
+from weir.client import Outgoing
 from weir.coroutines import finish
 from weir.errors import Error, to_node
+from weir.http import Request
+from weir.http import answer as answer_with
 from weir.tensors import Tensor, Tensors, from_pairs, outputs_to_pairs
 
-__all__ = ["images", "model"]
+__all__ = ["images", "model", "outbound"]
 
 
 @contextmanager
@@ -44,6 +47,34 @@ def images(decode: Callable[[bytes], Tensor]) -> Iterator[None]:
         yield
     finally:
         _memory.DECODERS.remove(run)
+
+
+@contextmanager
+def outbound(answer: Callable[[Request], object]) -> Iterator[list[Request]]:
+    """Answers the requests of :func:`weir.http.fetch` with ``answer`` within a ``with`` block: a
+    function like a handler, whose request has the whole URL as its ``path``. Yields the list of
+    the requests::
+
+        with testing.outbound(lambda request: {"temperature": 21}) as requests:
+            assert app.handle(Request()).json() == {"advice": "T-shirt"}
+        assert requests[0].path == "https://weather.example/today"
+    """
+    if _wit.IN_COMPONENT:
+        raise RuntimeError("a node sends requests: weir.testing is for tests outside")
+    requests: list[Request] = []
+
+    def run(sent: Outgoing) -> tuple[int, list[tuple[str, str]], bytes]:
+        request = Request(sent.method, sent.url, sent.headers, sent.body)
+        requests.append(request)
+        response = answer_with(answer, request)
+        body = response.text().encode() if not isinstance(response.body, bytes) else response.body
+        return response.status, response.headers, body
+
+    _memory.SERVERS.append(run)
+    try:
+        yield requests
+    finally:
+        _memory.SERVERS.remove(run)
 
 
 @contextmanager

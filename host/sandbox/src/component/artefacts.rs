@@ -6,6 +6,7 @@
 //! and start of the node. The hash file is durable before the artefact is renamed. After a crash,
 //! an artefact therefore either matches its hash file or is compiled again.
 
+use crate::sources::SourceTable;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fs::File;
@@ -24,6 +25,9 @@ const VERIFIED_MAX: usize = 65_536;
 const ARTEFACT: &str = "cwasm";
 /// Suffix of files with the hash of an artefact.
 const HASH: &str = "sha256";
+
+/// Suffix of tables of source locations.
+const SOURCES: &str = "sources";
 
 /// The artefacts in one folder, named by the digests of their components.
 pub(super) struct Artefacts {
@@ -66,8 +70,17 @@ impl Artefacts {
         tempfile::Builder::new().prefix(STAGED_PREFIX).tempfile_in(&self.folder)
     }
 
-    /// Stores the artefact of `component` with its hash. Durable on return. Blocks.
-    pub(super) fn keep(&self, component: ContentHash, staged: NamedTempFile) -> io::Result<()> {
+    /// Stores the artefact of `component` with its hash and, if there is one, its table of source
+    /// locations. Durable on return. Blocks.
+    pub(super) fn keep(
+        &self,
+        component: ContentHash,
+        staged: NamedTempFile,
+        sources: Option<NamedTempFile>,
+    ) -> io::Result<()> {
+        if let Some(sources) = sources {
+            persist(sources, &self.path(component, SOURCES))?;
+        }
         let hash = hash_file(&mut File::open(staged.path())?)?;
         let mut hash_file = self.stage()?;
         hash_file.write_all(hash.to_string().as_bytes())?;
@@ -104,15 +117,21 @@ impl Artefacts {
         Ok(Some(path))
     }
 
+    /// The table of source locations of `component`, if it has one. Blocks.
+    pub(super) fn sources(&self, component: ContentHash) -> Option<SourceTable> {
+        let path = self.path(component, SOURCES);
+        path.exists().then(|| SourceTable::new(path))
+    }
+
     /// The component of an artefact's file name; `None` for other files.
     pub(super) fn component_of(name: &str) -> Option<ContentHash> {
         name.strip_suffix(ARTEFACT)?.strip_suffix('.')?.parse().ok()
     }
 
-    /// Removes the artefact of `component` and its hash. Loaded code stays mapped. Blocks.
+    /// Removes the artefact of `component` with its hash and its source locations. Loaded code stays mapped. Blocks.
     pub(super) fn remove(&self, component: ContentHash) -> io::Result<()> {
         self.verified.lock().remove(&component);
-        for suffix in [ARTEFACT, HASH] {
+        for suffix in [ARTEFACT, HASH, SOURCES] {
             match std::fs::remove_file(self.path(component, suffix)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
@@ -149,7 +168,7 @@ mod tests {
     fn keep(artefacts: &Artefacts, bytes: &[u8]) {
         let mut staged = artefacts.stage().unwrap();
         staged.write_all(bytes).unwrap();
-        artefacts.keep(component(), staged).unwrap();
+        artefacts.keep(component(), staged, None).unwrap();
     }
 
     #[test]
@@ -173,13 +192,17 @@ mod tests {
     }
 
     #[test]
-    fn artefact_is_removed_with_its_hash() {
+    fn artefact_is_removed_with_its_hash_and_its_sources() {
         let folder = tempfile::tempdir().unwrap();
         let artefacts = Artefacts::open(folder.path().to_owned()).unwrap();
         keep(&artefacts, b"machine code");
+        assert!(artefacts.sources(component()).is_none());
+        let sources = artefacts.stage().unwrap();
+        artefacts.keep(component(), artefacts.stage().unwrap(), Some(sources)).unwrap();
+        assert!(artefacts.sources(component()).is_some());
         let names = || std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
         let found = names().find_map(|name| Artefacts::component_of(name.to_str().unwrap()));
-        assert_eq!((found, names().count()), (Some(component()), 2));
+        assert_eq!((found, names().count()), (Some(component()), 3));
         artefacts.remove(component()).unwrap();
         assert_eq!(names().count(), 0);
     }

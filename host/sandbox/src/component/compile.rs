@@ -3,7 +3,7 @@
 
 use super::ComponentLoadError;
 use super::compile_cache::CompiledFunctions;
-use super::inspect::outline;
+use super::inspect::{Outline, outline};
 use super::policy;
 use crate::engine::{Generation, compiling_engine};
 use crate::instance::{LinkError, LinkedComponent, linker};
@@ -53,6 +53,8 @@ pub struct CompiledComponent {
     pub imports: Vec<String>,
     /// The wall-clock time of the compilation in the child.
     pub compile_time_ms: u64,
+    /// Whether the component has debug information.
+    pub has_debug_info: bool,
     /// Hits and misses in the cache of compiled functions; zeroes without a cache.
     pub cache: CacheCounts,
 }
@@ -155,7 +157,8 @@ fn do_task(task: &CompileTask, limits: Limits) -> Result<CompiledComponent, Comp
         let _ = functions.update(&cache.updated);
     }
     let compile_time_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-    Ok(CompiledComponent { kind: outline.kind, imports: outline.imports, compile_time_ms, cache: counts })
+    let Outline { kind, imports, has_debug_info } = outline;
+    Ok(CompiledComponent { kind, imports, compile_time_ms, has_debug_info, cache: counts })
 }
 
 fn refuse_unknown(imports: &[String]) -> Result<(), CompileError> {

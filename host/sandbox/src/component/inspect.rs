@@ -1,5 +1,6 @@
 //! Reads the imports of a component, and its kind of function from its exports.
 
+use crate::sources;
 use wasmparser::{Encoding, Parser, Payload};
 use weir_types::{ErrorCode, FunctionKind};
 
@@ -10,6 +11,8 @@ pub(super) struct Outline {
     pub(super) imports: Vec<String>,
     /// The kind of function, which determines how it is called.
     pub(super) kind: FunctionKind,
+    /// Whether a part of the component has debug information.
+    pub(super) has_debug_info: bool,
 }
 
 /// Reads the outline of `bytes` without compiling them.
@@ -25,8 +28,11 @@ pub(super) fn outline(bytes: &[u8]) -> Result<Outline, (ErrorCode, String)> {
     let mut depth = 0_usize;
     let mut imports = Vec::new();
     let mut exports = Vec::new();
+    let mut has_debug_info = false;
     for payload in Parser::new(0).parse_all(bytes) {
-        match payload.map_err(invalid)? {
+        let payload = payload.map_err(invalid)?;
+        has_debug_info |= sources::has_debug_info(&payload);
+        match payload {
             Payload::Version { encoding: Encoding::Module, .. } if depth == 0 => return Err(core_module()),
             Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
             Payload::End(_) => depth = depth.saturating_sub(1),
@@ -44,7 +50,7 @@ pub(super) fn outline(bytes: &[u8]) -> Result<Outline, (ErrorCode, String)> {
         }
     }
     let kind = kind_of(&exports).ok_or_else(|| no_entry_point(&exports))?;
-    Ok(Outline { imports, kind })
+    Ok(Outline { imports, kind, has_debug_info })
 }
 
 fn kind_of(exports: &[String]) -> Option<FunctionKind> {

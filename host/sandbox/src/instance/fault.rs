@@ -2,6 +2,7 @@
 
 use super::memory::{MemoryMeter, RefusedGrowth};
 use super::meter::TimeOverrun;
+use crate::sources::LocatedTrace;
 use std::fmt;
 use wasmtime::component::ResourceTableError;
 use wasmtime::{PoolConcurrencyLimitError, Trap};
@@ -31,11 +32,22 @@ pub(super) fn overrun(overrun: TimeOverrun, limits: &Limits) -> Fault {
     }
 }
 
-/// Classifies `error`, which ended the guest, with the memory meter's observations.
-pub(super) fn ended(error: &wasmtime::Error, memory: &MemoryMeter, limits: &Limits) -> Fault {
+/// Classifies `error`, which ended the guest, with the memory meter's observations. `trace` is the
+/// stack trace with its source locations, if they are known.
+pub(super) fn ended(
+    error: &wasmtime::Error,
+    trace: Option<LocatedTrace>,
+    memory: &MemoryMeter,
+    limits: &Limits,
+) -> Fault {
     let mut fault = classify(error, memory, limits);
     // Not `{error:?}`, which appends the node's own stack if RUST_BACKTRACE is set.
-    let layers: Vec<String> = error.chain().map(ToString::to_string).collect();
+    let mut layers: Vec<String> = error.chain().map(ToString::to_string).collect();
+    if let Some(trace) = trace
+        && let Some(layer) = layers.iter_mut().find(|layer| **layer == trace.plain)
+    {
+        *layer = trace.located;
+    }
     fault.detail = Some(layers.join("\n"));
     fault
 }

@@ -4,6 +4,8 @@
 use super::{InstanceState, lengths};
 use crate::engine::Generation;
 use crate::hostcalls;
+use crate::sources::SourceTable;
+use std::sync::Arc;
 use wasmtime::component::{Component, Linker};
 use wasmtime::{Engine, ResourcesRequired};
 use wasmtime_wasi_http::p2::bindings::ProxyPre;
@@ -14,7 +16,13 @@ use weir_types::FunctionKind;
 const PAGE_BYTES: u64 = 64 << 10;
 
 /// A linked component, ready to be instantiated.
-pub enum LinkedComponent {
+pub struct LinkedComponent {
+    pub(super) exports: LinkedExports,
+    sources: Option<Arc<SourceTable>>,
+}
+
+/// The exports of a linked component, by which it is called.
+pub(super) enum LinkedExports {
     /// `wasi:http/incoming-handler@0.2`.
     Http02(ProxyPre<InstanceState>),
     /// `wasi:http/handler@0.3`.
@@ -42,11 +50,22 @@ impl LinkedComponent {
         kind: FunctionKind,
     ) -> Result<Self, LinkError> {
         let pre = linker.instantiate_pre(component).map_err(LinkError::Import)?;
-        Ok(match kind {
-            FunctionKind::Http02 => Self::Http02(ProxyPre::new(pre).map_err(LinkError::Export)?),
-            FunctionKind::Http03 => Self::Http03(ServicePre::new(pre).map_err(LinkError::Export)?),
-            FunctionKind::Tensor => Self::Tensor(hostcalls::StagePre::new(pre).map_err(LinkError::Export)?),
-        })
+        let exports = match kind {
+            FunctionKind::Http02 => ProxyPre::new(pre).map(LinkedExports::Http02),
+            FunctionKind::Http03 => ServicePre::new(pre).map(LinkedExports::Http03),
+            FunctionKind::Tensor => hostcalls::StagePre::new(pre).map(LinkedExports::Tensor),
+        };
+        Ok(Self { exports: exports.map_err(LinkError::Export)?, sources: None })
+    }
+
+    /// Sets the table of source locations.
+    pub(crate) fn with_sources(self, sources: Option<SourceTable>) -> Self {
+        Self { sources: sources.map(Arc::new), ..self }
+    }
+
+    /// The source locations of the component's instructions, if they are known.
+    pub(super) fn sources(&self) -> Option<&Arc<SourceTable>> {
+        self.sources.as_ref()
     }
 }
 
@@ -78,10 +97,10 @@ impl LinkedComponent {
     }
 
     fn component(&self) -> &Component {
-        match self {
-            Self::Http02(pre) => pre.instance_pre().component(),
-            Self::Http03(pre) => pre.instance_pre().component(),
-            Self::Tensor(pre) => pre.instance_pre().component(),
+        match &self.exports {
+            LinkedExports::Http02(pre) => pre.instance_pre().component(),
+            LinkedExports::Http03(pre) => pre.instance_pre().component(),
+            LinkedExports::Tensor(pre) => pre.instance_pre().component(),
         }
     }
 }

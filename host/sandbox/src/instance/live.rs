@@ -1,7 +1,7 @@
 //! A sandbox with an instantiated component. Runs one invocation at a time, and several in
 //! succession if reused.
 
-use super::link::LinkedComponent;
+use super::link::{LinkedComponent, LinkedExports};
 use super::memory::MemoryMeter;
 use super::{GuestCall, InstanceState, InvocationCtx, SandboxUsage, http02, http03, tensor};
 use crate::SecretEnv;
@@ -62,10 +62,10 @@ impl Instance {
         secrets: &SecretEnv,
         counted: FunctionMetrics,
     ) -> Self {
-        let engine = match entry {
-            LinkedComponent::Http02(pre) => pre.engine(),
-            LinkedComponent::Http03(pre) => pre.engine(),
-            LinkedComponent::Tensor(pre) => pre.engine(),
+        let engine = match &entry.exports {
+            LinkedExports::Http02(pre) => pre.engine(),
+            LinkedExports::Http03(pre) => pre.engine(),
+            LinkedExports::Tensor(pre) => pre.engine(),
         };
         let limits = &manifest.limits;
         let mut store = Store::new(engine, InstanceState::new(manifest, ctx, secrets));
@@ -106,14 +106,14 @@ impl Instance {
             return Ok(());
         }
         let store = &mut self.store;
-        let exports = match entry {
-            LinkedComponent::Http02(pre) => {
+        let exports = match &entry.exports {
+            LinkedExports::Http02(pre) => {
                 Exports::Http02(trace.during(Phase::Instantiate, pre.instantiate_async(store)).await?)
             }
-            LinkedComponent::Http03(pre) => {
+            LinkedExports::Http03(pre) => {
                 Exports::Http03(trace.during(Phase::Instantiate, pre.instantiate_async(store)).await?)
             }
-            LinkedComponent::Tensor(pre) => {
+            LinkedExports::Tensor(pre) => {
                 Exports::Tensor(trace.during(Phase::Instantiate, pre.instantiate_async(store)).await?)
             }
         };
