@@ -1,6 +1,6 @@
 /** Streams its response, like ../stream-py: the path selects what. */
 
-import { StatusError } from "weir";
+import { env, StatusError } from "weir";
 import { type Answer, Event, EventStream, httpFunction, type Request, Response } from "weir/http";
 
 const CHUNK = "x".repeat(65_536);
@@ -20,6 +20,8 @@ export function handle(request: Request): Answer {
       return late(0);
     case "/late":
       return late(count);
+    case "/env":
+      return { greeting: env.GREETING, names: Object.keys(env) };
     case "/timers":
       return timers();
   }

@@ -25,7 +25,7 @@ const [source, component, wit = "wit"] = process.argv.slice(2);
 if (component === undefined) fail("how to build a function: node build.mjs FUNCTION.ts COMPONENT.wasm [WIT]");
 const require = createRequire(resolve("package.json"));
 const bundle = join("build", `${parse(source).name}.js`);
-let { exports, imports } = await bundled(["url", "fetch", "timers"]);
+let { exports, imports } = await bundled(["url", "fetch", "timers", "abort"]);
 const kind = checked(exports, fail);
 // Tensor functions are synchronous: packages may name timers, but cannot wait for them.
 if (kind === "tensor") ({ imports } = await bundled(["url", "fetch"]));

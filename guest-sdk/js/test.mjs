@@ -43,6 +43,8 @@ buildSync({
     "late:http/types@0.2.11": memory("outgoing"),
     "late:http/outgoing-handler@0.2.11": memory("outgoing"),
     "wasi:random/random@0.2.12": memory("wasi"),
+    "wasi:clocks/monotonic-clock@0.3.0": memory("wasi"),
+    "wasi:cli/environment@0.2.12": memory("wasi"),
     "wasi:cli/stdout@0.2.12": memory("wasi"),
     "wasi:cli/stderr@0.2.12": memory("wasi"),
   },

@@ -111,7 +111,7 @@ function sent({ status, headers, body }: Response, request: Request): RawRespons
 /** Releases what the call holds, after its response. */
 function ended(request: Request): void {
   request.end();
-  (globalThis as { __weirEndTimers?: () => void }).__weirEndTimers?.();
+  (globalThis as { __weirClock?: { end(): void } }).__weirClock?.end();
 }
 
 function whole(body: Uint8Array | Tensor): Uint8Array[] | null {

@@ -35,6 +35,7 @@
 import "./prelude.ts";
 
 export { type ElementType, type Values } from "./elements.ts";
+export { type Env, env } from "./env.ts";
 export {
   Cancelled,
   DeadlineExceeded,

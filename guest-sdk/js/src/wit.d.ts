@@ -124,6 +124,10 @@ declare module "wasi:clocks/monotonic-clock@0.3.0" {
   export function waitFor(nanoseconds: number): Promise<void>;
 }
 
+declare module "wasi:cli/environment@0.2.12" {
+  export function getEnvironment(): [string, string][];
+}
+
 declare module "wasi:cli/stdout@0.2.12" {
   export function getStdout(): OutputStream;
   interface OutputStream {
@@ -139,7 +143,13 @@ declare module "wasi:cli/stderr@0.2.12" {
 }
 
 declare module "late:io/streams@0.2.11" {
+  export interface Pollable {
+    ready(): boolean;
+    block(): void;
+    [Symbol.dispose](): void;
+  }
   export interface InputStream {
+    subscribe(): Pollable;
     blockingRead(length: number): Uint8Array;
     [Symbol.dispose](): void;
   }
@@ -150,7 +160,7 @@ declare module "late:io/streams@0.2.11" {
 }
 
 declare module "late:http/types@0.2.11" {
-  import type { InputStream, OutputStream } from "late:io/streams@0.2.11";
+  import type { InputStream, OutputStream, Pollable } from "late:io/streams@0.2.11";
 
   type Result<T> = { tag: "ok"; val: T } | { tag: "err"; val: { tag: string; val?: unknown } };
   export class Fields {
@@ -178,7 +188,7 @@ declare module "late:http/types@0.2.11" {
   }
   export class FutureIncomingResponse {
     private constructor();
-    subscribe(): { block(): void; [Symbol.dispose](): void };
+    subscribe(): Pollable;
     get(): { tag: "ok"; val: Result<IncomingResponse> } | null;
     [Symbol.dispose](): void;
   }

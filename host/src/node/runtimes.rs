@@ -11,9 +11,9 @@ use weir_gateway::Threads;
 /// The time limit for guests to unwind after their requests were dropped.
 const GUEST_SHUTDOWN: Duration = Duration::from_secs(1);
 
-/// The niceness of the threads of long guests. The scheduler of Linux gives such a thread one
-/// twenty-eighth of the time of a thread that competes with it, and all of the time otherwise.
-const LONG_GUEST_NICENESS: i32 = 15;
+/// The niceness of the threads of long guests. The scheduler of Linux gives such a thread a third of
+/// the time of a thread that competes with it, so that long guests still meet their deadlines.
+const LONG_GUEST_NICENESS: i32 = 5;
 const NICENESS_MAX: i32 = 19;
 
 /// The thread pools. Gateway I/O has separate threads, so that health checks respond while every

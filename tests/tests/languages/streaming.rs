@@ -156,3 +156,17 @@ async fn timers_run_in_order_and_end_with_the_call() {
     // A timer of a minute is left.
     eventually("the end", async || (node.status().await.running == 0).then_some(())).await;
 }
+
+#[tokio::test]
+async fn variables_of_the_manifest_are_in_env() {
+    let name = "stream-ts";
+    if !has_function(name) {
+        return eprintln!("skipped: {name} was not built");
+    }
+    let node = TestNode::start().await;
+    for greeting in ["hello", "goodbye"] {
+        node.deploy_with(name, &format!("env.GREETING={greeting}"), function(name)).await;
+        let found: serde_json::Value = node.get(&format!("/fn/{name}/env")).await.ok().json();
+        assert_eq!(found, serde_json::json!({"greeting": greeting, "names": ["GREETING"]}));
+    }
+}

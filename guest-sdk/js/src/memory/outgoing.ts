@@ -23,6 +23,13 @@ const text = (bytes: Uint8Array) => new TextDecoder().decode(bytes);
 const bytes = (text: string) => new TextEncoder().encode(text);
 const refusal = (payload: { tag: string; val?: unknown }) => Object.assign(new Error(payload.tag), { payload });
 
+/** Whether responses are ready at once, or only for a function that blocks. */
+export const READY = { now: true };
+
+function pollable() {
+  return Object.assign(new Resource(), { ready: () => READY.now, block: () => {} });
+}
+
 class Resource {
   constructor() {
     HELD.add(this);
@@ -117,7 +124,7 @@ export class FutureIncomingResponse extends Resource {
     super();
   }
   subscribe() {
-    return Object.assign(new Resource(), { block: () => {} });
+    return pollable();
   }
   get() {
     const given = SERVER.answer(this.sent);
@@ -144,6 +151,6 @@ class IncomingResponse extends Resource {
       if (chunk === undefined) throw refusal({ tag: "closed" });
       return bytes(chunk);
     };
-    return Object.assign(new Resource(), { stream: () => Object.assign(new Resource(), { blockingRead }) });
+    return Object.assign(new Resource(), { stream: () => Object.assign(new Resource(), { subscribe: pollable, blockingRead }) });
   }
 }

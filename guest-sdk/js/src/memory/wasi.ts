@@ -10,8 +10,20 @@ export function takeBodyAsTensor(): never {
 
 export const replyWithTensor = takeBodyAsTensor;
 
+/** Resolved after the time, by Node.js's own timers. */
+export function waitFor(nanoseconds: number): Promise<void> {
+  const { setTimeout } = globalThis as unknown as { setTimeout: (run: () => void, ms: number) => void };
+  return new Promise((resolve) => setTimeout(resolve, nanoseconds / 1e6));
+}
+
 export function getRandomBytes(length: number): Uint8Array {
   return globalThis.crypto.getRandomValues(new Uint8Array(length));
+}
+
+/** The variables of the test. */
+export function getEnvironment(): [string, string][] {
+  const { process } = globalThis as unknown as { process: { env: Record<string, string> } };
+  return Object.entries(process.env);
 }
 
 export function getStdout(): never {

@@ -17,10 +17,12 @@ import {
   OutgoingRequest,
   RequestOptions,
 } from "late:http/types@0.2.11";
-import { joined } from "../chunks.ts";
+import type { Pollable } from "late:io/streams@0.2.11";
 import { Headers, type HeadersInit } from "../headers.ts";
 import { kindOf } from "../kinds.ts";
 import { Response } from "../response.ts";
+import { Chunks } from "../streams.ts";
+import type { AbortSignal } from "./abort.ts";
 import { type Address, parsed } from "./address.ts";
 
 /** Options of a request. */
@@ -38,10 +40,10 @@ export interface FetchInit {
    */
   timeoutMs?: number;
   /**
-   * There is no `AbortController` in the prelude; a signal of another implementation is checked
-   * once.
+   * Ends the wait for the response and for its body: `AbortSignal.timeout(500)`, or the signal of an
+   * `AbortController`.
    */
-  signal?: { aborted: boolean } | null;
+  signal?: AbortSignal | null;
 }
 
 /** Limit of the Fetch standard. */
@@ -67,15 +69,16 @@ interface Outgoing {
  * Fetches `url`, which must be absolute, with the scheme `http` or `https`.
  *
  * @throws {TypeError} if the request cannot be sent, or if there is no response. An error status
- * is a response.
+ * is a response. Throws the reason of `signal` if it is aborted first.
  */
 export function fetch(url: string | URL, init?: FetchInit | null): Promise<Response> {
-  const { redirect = "follow", ...asked } = init ?? {};
+  const { redirect = "follow", signal, ...asked } = init ?? {};
   try {
     if (!["follow", "manual", "error"].includes(redirect)) throw new TypeError(`redirect is follow, manual or error, and not ${redirect}`);
+    signal?.throwIfAborted();
     const outgoing = request(url, asked);
     const sent = send(outgoing);
-    return new WhenAwaited(() => answer(outgoing, sent, redirect)) as unknown as Promise<Response>;
+    return new WhenAwaited(() => answer(outgoing, sent, redirect, signal ?? undefined)) as unknown as Promise<Response>;
   } catch (error) {
     return Promise.reject(error);
   }
@@ -85,10 +88,10 @@ export function fetch(url: string | URL, init?: FetchInit | null): Promise<Respo
 class WhenAwaited<T> implements PromiseLike<T> {
   private kept: Promise<T> | undefined;
 
-  constructor(private readonly keep: () => T) {}
+  constructor(private readonly keep: () => Promise<T>) {}
 
   then<A = T, B = never>(done?: ((value: T) => A | PromiseLike<A>) | null, failed?: ((reason: unknown) => B | PromiseLike<B>) | null): Promise<A | B> {
-    this.kept ??= new Promise<T>((resolve) => resolve(this.keep()));
+    this.kept ??= this.keep();
     return this.kept.then(done, failed);
   }
 
@@ -101,9 +104,8 @@ class WhenAwaited<T> implements PromiseLike<T> {
   }
 }
 
-function request(url: string | URL, { method = "GET", headers = [], body = null, timeoutMs, signal }: FetchInit): Outgoing {
+function request(url: string | URL, { method = "GET", headers = [], body = null, timeoutMs }: Omit<FetchInit, "redirect" | "signal">): Outgoing {
   if ("__weirWatched" in globalThis) throw new TypeError("nothing can be fetched while the function is built: call fetch in the handler");
-  if (signal?.aborted) throw new TypeError("fetch was aborted");
   if (timeoutMs !== undefined && !(timeoutMs > 0)) throw new TypeError(`timeoutMs is a number of milliseconds, and not ${String(timeoutMs)}`);
   const verb = METHODS.includes(method.toUpperCase()) ? method.toUpperCase() : method;
   if (body !== null && (verb === "GET" || verb === "HEAD")) throw new TypeError(`a ${verb} has no body: give a method, as { method: "POST", body }`);
@@ -182,9 +184,9 @@ function timeouts(timeoutMs: number | undefined): RequestOptions | null {
 }
 
 /** Waits for the response to `outgoing`, and follows redirects. */
-function answer(outgoing: Outgoing, sent: FutureIncomingResponse, redirect: FetchInit["redirect"]): Response {
+async function answer(outgoing: Outgoing, sent: FutureIncomingResponse, redirect: FetchInit["redirect"], signal?: AbortSignal): Promise<Response> {
   for (let redirects = 0; ; redirects++) {
-    const response = received(outgoing.address, sent);
+    const response = await received(outgoing.address, sent, signal);
     const location = response.headers.get("location");
     if (!REDIRECTS.includes(response.status) || location === null || redirect === "manual") return response;
     response.drop();
@@ -205,69 +207,96 @@ function redirected({ address: from, method, headers, body, timeoutMs }: Outgoin
   return { address, method: asGet ? "GET" : method, headers: kept, body: asGet ? new Uint8Array() : body, timeoutMs };
 }
 
-/** Waits for the response of a sent request. */
-function received(address: Address, future: FutureIncomingResponse): Fetched {
-  return asking(address, () => {
-    const pollable = future.subscribe();
-    pollable.block();
+/** The clock of `timers.ts`, in functions that use timers. */
+interface Clock {
+  isNeeded: () => boolean;
+  pause: (ms: number) => Promise<void>;
+}
+/** The longest time between two looks at a response. */
+const PAUSE_MS_MAX = 8;
+
+/**
+ * Waits until `pollable` is ready, and drops it. Timers run meanwhile, and `signal` ends the wait; without
+ * both, the node wakes the function at the right moment.
+ */
+async function ready(pollable: Pollable, signal: AbortSignal | undefined): Promise<void> {
+  const clock = (globalThis as { __weirClock?: Clock }).__weirClock;
+  try {
+    for (let pauseMs = 1; !pollable.ready(); pauseMs = Math.min(2 * pauseMs, PAUSE_MS_MAX)) {
+      if (clock === undefined || !(signal !== undefined || clock.isNeeded())) return pollable.block();
+      await clock.pause(pauseMs);
+      signal?.throwIfAborted();
+    }
+  } finally {
     pollable[Symbol.dispose]();
-    // Present once it is ready; the outer result reports whether it was taken before.
-    const { val: result } = future.get()!;
-    future[Symbol.dispose]();
-    if (result.tag === "err") throw { payload: result.val };
-    const raw = result.val;
-    const fields = raw.headers();
-    const decoder = new TextDecoder();
-    const headers = fields.entries().map(([name, value]) => [name, decoder.decode(value)] as const);
-    fields[Symbol.dispose]();
-    const response = new Fetched(address, raw.status(), headers, raw.consume());
-    raw[Symbol.dispose]();
-    return response;
-  });
+  }
 }
 
-/** A response whose body is received on demand. */
+/** Waits for the response of a sent request. */
+async function received(address: Address, future: FutureIncomingResponse, signal?: AbortSignal): Promise<Fetched> {
+  try {
+    await ready(future.subscribe(), signal);
+    return asking(address, () => {
+      // Present once it is ready; the outer result reports whether it was taken before.
+      const { val: result } = future.get()!;
+      if (result.tag === "err") throw { payload: result.val };
+      const raw = result.val;
+      const fields = raw.headers();
+      const decoder = new TextDecoder();
+      const headers = fields.entries().map(([name, value]) => [name, decoder.decode(value)] as const);
+      fields[Symbol.dispose]();
+      const response = new Fetched(address, raw.status(), headers, raw.consume(), signal);
+      raw[Symbol.dispose]();
+      return response;
+    });
+  } finally {
+    // Ends a request whose response is not wanted any more.
+    future[Symbol.dispose]();
+  }
+}
+
+/** A response whose body is received on demand. A handler that returns it passes it on in chunks. */
 class Fetched extends Response {
   override readonly url: string;
-  private received: Uint8Array | undefined;
 
   constructor(
-    private readonly address: Address,
+    address: Address,
     status: number,
     headers: (readonly [string, string])[],
     private readonly raw: IncomingBody,
+    signal: AbortSignal | undefined,
   ) {
-    super(null, { status, headers: headers.filter(([name]) => !HOP_BY_HOP.includes(name.toLowerCase())) });
+    super(chunks(address, raw, signal), { status, headers: headers.filter(([name]) => !HOP_BY_HOP.includes(name.toLowerCase())) });
     this.url = `${address.scheme}://${address.authority}${address.path}`;
-  }
-
-  /** @internal */
-  override get body(): Uint8Array {
-    return (this.received ??= this.receive());
   }
 
   /** Releases the body without reading it. */
   drop(): void {
-    this.received ??= new Uint8Array();
     this.raw[Symbol.dispose]();
   }
 
-  private receive(): Uint8Array {
-    return asking(this.address, () => {
-      const stream = this.raw.stream();
-      const chunks: Uint8Array[] = [];
-      try {
-        for (;;) chunks.push(stream.blockingRead(READ_BYTES_MAX));
-      } catch (error) {
-        const { tag, val } = payload(error) ?? {};
-        if (tag === undefined) throw error;
-        if (tag !== "closed") throw failed(this.address, `the answer broke off: ${String(val?.toDebugString()).split("\n", 1)[0]}`);
-      } finally {
-        stream[Symbol.dispose]();
-        this.raw[Symbol.dispose]();
-      }
-      return joined(chunks);
-    });
+  /** @internal */
+  override async start(): Promise<void> {
+    // Passed on, the response keeps its type.
+    if (this.body instanceof Chunks) await this.body.start();
+  }
+}
+
+/** The chunks of a body. */
+async function* chunks(address: Address, raw: IncomingBody, signal: AbortSignal | undefined): AsyncGenerator<Uint8Array, void, undefined> {
+  const stream = asking(address, () => raw.stream());
+  try {
+    for (;;) {
+      await ready(stream.subscribe(), signal);
+      yield stream.blockingRead(READ_BYTES_MAX);
+    }
+  } catch (error) {
+    const { tag, val } = payload(error) ?? {};
+    if (tag === undefined) throw error;
+    if (tag !== "closed") throw failed(address, `the answer broke off: ${String(val?.toDebugString()).split("\n", 1)[0]}`);
+  } finally {
+    stream[Symbol.dispose]();
+    raw[Symbol.dispose]();
   }
 }
 

@@ -15,12 +15,16 @@ declare var crypto: {
   getRandomValues: typeof import("./random.ts").getRandomValues;
   randomUUID: typeof import("./random.ts").randomUUID;
 };
+declare var AbortController: typeof import("./abort.ts").AbortController;
+declare var AbortSignal: typeof import("./abort.ts").AbortSignal;
 declare var fetch: typeof import("./fetch.ts").fetch;
 declare var setTimeout: typeof import("./timers.ts").setTimeout;
 declare var clearTimeout: typeof import("./timers.ts").clearTimeout;
 declare var setInterval: typeof import("./timers.ts").setInterval;
 declare var clearInterval: typeof import("./timers.ts").clearInterval;
 declare var performance: { now(): number };
+type AbortController = import("./abort.ts").AbortController;
+type AbortSignal = import("./abort.ts").AbortSignal;
 type URLSearchParams = import("./query.ts").URLSearchParams;
 
 interface URL {

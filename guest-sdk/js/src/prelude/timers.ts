@@ -44,8 +44,14 @@ export function clearTimeout(id?: number | null): void {
 
 export { clearTimeout as clearInterval };
 
-/** Ends all timers, with the call. */
-(globalThis as { __weirEndTimers?: () => void }).__weirEndTimers = () => timers.clear();
+/** For `fetch`, and for the end of a call. */
+(globalThis as { __weirClock?: object }).__weirClock = {
+  /** Whether timers wait. */
+  isNeeded: () => timers.size > 0,
+  pause: (ms: number) => waitFor(ms * 1e6),
+  /** Ends all timers. */
+  end: () => timers.clear(),
+};
 
 function started(callback: (...args: any[]) => void, delayMs: unknown, args: unknown[], repeats: boolean): number {
   if ("__weirWatched" in globalThis) throw new TypeError("no time passes while the function is built: start timers in the handler");

@@ -119,7 +119,7 @@ async fn unknown_names_and_mismatched_inputs_have_distinct_errors() {
         ("page", x(json!([1, 4]), "FP32"), 404, ErrorCode::ModelNotFound),
         ("matmul/versions/9", x(json!([1, 4]), "FP32"), 404, ErrorCode::VersionNotFound),
         ("echo/versions/9", x(json!([1, 4]), "FP32"), 404, ErrorCode::VersionNotFound),
-        ("matmul/versions/x", x(json!([1, 4]), "FP32"), 400, ErrorCode::InvalidRequest),
+        ("matmul/versions/x", x(json!([1, 4]), "FP32"), 404, ErrorCode::VersionNotFound),
         ("NotAName", x(json!([1, 4]), "FP32"), 400, ErrorCode::InvalidName),
         ("matmul", x(json!([1, 5]), "FP32"), 400, ErrorCode::InvalidRequest),
         ("matmul", x(json!([4]), "FP32"), 400, ErrorCode::InvalidRequest),
