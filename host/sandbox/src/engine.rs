@@ -265,6 +265,27 @@ impl Drop for EpochTicker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::component::compatibility_hash;
+
+    #[test]
+    fn artefacts_of_other_settings_are_compiled_again() {
+        let hash = |generation, change: fn(&mut Config)| {
+            let mut config = config(generation);
+            change(&mut config);
+            compatibility_hash(&Engine::new(&config).unwrap())
+        };
+        let own = hash(Generation::P2, |_| {});
+        assert_eq!(own, hash(Generation::P2, |_| {}));
+        assert_ne!(own, hash(Generation::P3, |_| {}));
+        let detailed = hash(Generation::P2, |config| {
+            config.wasm_backtrace_details(WasmBacktraceDetails::Enable);
+        });
+        assert_ne!(own, detailed);
+        let without_epochs = hash(Generation::P2, |config| {
+            config.epoch_interruption(false);
+        });
+        assert_ne!(own, without_epochs);
+    }
 
     #[test]
     fn ticker_stops_while_guests_wait_and_ticks_while_one_runs() {
