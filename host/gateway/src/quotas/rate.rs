@@ -102,7 +102,7 @@ impl RateMeter {
 }
 
 fn second(now_ns: u64) -> u64 {
-    now_ns / 1_000_000_000 & SECOND_MASK
+    (now_ns / 1_000_000_000) & SECOND_MASK
 }
 
 #[cfg(test)]
