@@ -48,13 +48,18 @@ const QUOTA_BOUND: f64 = 1.1;
 #[derive(Debug, Serialize)]
 struct Round([Vec<f64>; KINDS.len()]);
 
-/// What the attacker does: calls of one path, unless stated otherwise.
+/// Requests of the attacker.
 #[derive(Clone, Copy)]
 enum Attack {
+    /// No requests.
     None,
+    /// Calls of this path of `misbehave`.
     Path(&'static str),
+    /// Calls at ten times the quota.
     TenTimes,
+    /// Deploys of components that differ.
     Deploys,
+    /// Inferences of a large model.
     Infers,
 }
 

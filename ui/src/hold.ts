@@ -1,5 +1,5 @@
-// Holds back new values while they would move what the user points at: a button that moves between
-// the press and the release of the pointer gets no click.
+// Delays updates of a page while a pointer is pressed. An update can move a button, and a button that
+// moves between the press and the release of the pointer gets no click.
 
 /** Number of reasons to hold values back. */
 let holds = 0;

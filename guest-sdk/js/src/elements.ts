@@ -31,9 +31,10 @@ export type Values<T extends ElementType = ElementType> = T extends keyof Arrays
 /** Any supported typed array. */
 export type TypedArray = Arrays[keyof Arrays] | Uint8ClampedArray;
 
-type Constructor = { new (buffer: ArrayBuffer): TypedArray; readonly BYTES_PER_ELEMENT: number };
+type Constructor = { new (contents: ArrayBuffer | number): TypedArray; readonly BYTES_PER_ELEMENT: number };
 
-const ARRAYS: Record<string, Constructor> = {
+/** Arrays by element type. Half floats and byte strings have none. */
+export const ARRAYS: Record<string, Constructor> = {
   bool: Uint8Array,
   uint8: Uint8Array,
   uint16: Uint16Array,

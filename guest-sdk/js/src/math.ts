@@ -1,6 +1,6 @@
 /** Arithmetic on the numbers of tensors. */
 
-import { type ElementType, type TypedArray } from "./elements.ts";
+import { ARRAYS, type ElementType, type TypedArray } from "./elements.ts";
 import { InvalidArgument } from "./errors.ts";
 
 /** The arithmetic operations, on numbers and on bigints. */
@@ -13,28 +13,13 @@ const OPERATIONS = {
 export type Operation = keyof typeof OPERATIONS;
 
 const FLOATS: ElementType[] = ["fp16", "bf16", "fp32", "fp64"];
-/** Arrays of results, by type. Half floats are widened. */
-const RESULTS: Partial<Record<ElementType, new (length: number) => TypedArray>> = {
-  uint8: Uint8Array,
-  uint16: Uint16Array,
-  uint32: Uint32Array,
-  uint64: BigUint64Array,
-  int8: Int8Array,
-  int16: Int16Array,
-  int32: Int32Array,
-  int64: BigInt64Array,
-  fp16: Float32Array,
-  bf16: Float32Array,
-  fp32: Float32Array,
-  fp64: Float64Array,
-};
 
 /**
  * The element type of a result: that of the operands, or `fp32` for a division of integers and for
  * integers with a fraction.
  */
 export function resultType(operation: Operation, left: ElementType, right: ElementType | number): ElementType {
-  if (!(left in RESULTS)) throw new InvalidArgument(`the tensor holds ${left} and not numbers`);
+  if (left === "bool" || left === "bytes") throw new InvalidArgument(`the tensor holds ${left} and not numbers`);
   if (typeof right === "string" && right !== left) throw new InvalidArgument(`the tensors hold ${left} and ${right}`);
   const isWhole = typeof right === "string" || Number.isInteger(right);
   return FLOATS.includes(left) || (operation !== "div" && isWhole) ? left : "fp32";
@@ -42,7 +27,8 @@ export function resultType(operation: Operation, left: ElementType, right: Eleme
 
 /** `operation` on pairs of numbers, as an array of `type`. `right` may be a single number. */
 export function computed(operation: Operation, left: TypedArray, right: TypedArray | number, type: ElementType): TypedArray {
-  const results = new RESULTS[type]!(left.length);
+  // Half floats are widened.
+  const results = new (ARRAYS[type] ?? Float32Array)(left.length);
   const isBig = results instanceof BigInt64Array || results instanceof BigUint64Array;
   // The operators of bigints are those of numbers.
   const operate = OPERATIONS[operation];

@@ -84,7 +84,7 @@ impl Tracer {
     }
 }
 
-/// What the spans of a call are for.
+/// The receivers of a call's spans.
 #[derive(Debug, Clone, Copy)]
 struct Purpose {
     /// Whether the spans go to the sink, and requests carry the trace.

@@ -1,6 +1,7 @@
 import { useState } from 'preact/hooks';
 import { number, time } from '../format';
 import { useJson } from '../hooks';
+import { Choice, NameField } from '../parts/filters';
 import { Badge, Card, Empty, ErrorBox, Loading, Page, Table } from '../parts/ui';
 import { link } from '../router';
 import { EVENT_KINDS, type EventKind, type EventPage as Events, type NodeEvent } from '../types';
@@ -19,19 +20,8 @@ export function EventsPage() {
     <Page title="Events">
       <Card title="Latest events" note="Of all nodes, newest first. Each node keeps its latest events in memory.">
         <div class="fields">
-          <label>
-            Kind
-            <select value={kind} onChange={(event) => setKind(event.currentTarget.value)}>
-              <option value="">any</option>
-              {EVENT_KINDS.map((one) => (
-                <option key={one}>{one}</option>
-              ))}
-            </select>
-          </label>
-          <label>
-            Name
-            <input value={name} onChange={(event) => setName(event.currentTarget.value.trim())} />
-          </label>
+          <Choice label="Kind" value={kind} options={EVENT_KINDS} onChange={setKind} />
+          <NameField label="Name" value={name} onChange={setName} />
         </div>
         <ErrorBox error={error} />
         {unreachable.length > 0 && (

@@ -2,6 +2,7 @@ import { useState } from 'preact/hooks';
 import { getJson, request } from '../api';
 import { time } from '../format';
 import { useJson } from '../hooks';
+import { Choice, NameField } from '../parts/filters';
 import { CallList } from '../parts/spans';
 import { Badge, Card, ConfirmedButton, Empty, ErrorBox, Loading, Page, Table } from '../parts/ui';
 import { link } from '../router';
@@ -17,6 +18,7 @@ const PAGE_SIZE = 50;
 /** Recent calls that the page lists. */
 const RECENT = 20;
 const CALL_KINDS = ['function', 'model', 'workflow'];
+const CALL_OUTCOMES = ['ok', 'failed'];
 
 export function InvocationsPage() {
   const [status, setStatus] = useState('');
@@ -30,37 +32,18 @@ export function InvocationsPage() {
   const { value, error, reload } = useJson<Invocations>(`/v1/invocations?${query}`, 2000);
   const isFiltered = status !== '' || name !== '' || last !== undefined;
   const next = value?.next ?? null;
+  const fromTheNewest = (set: (value: string) => void) => (value: string) => {
+    set(value);
+    setAfter([]);
+  };
   return (
     <Page title="Invocations">
       <Search />
       <RecentCalls />
       <Card title="Asynchronous invocations">
         <div class="fields">
-          <label>
-            Status
-            <select
-              value={status}
-              onChange={(event) => {
-                setStatus(event.currentTarget.value);
-                setAfter([]);
-              }}
-            >
-              <option value="">any</option>
-              {INVOCATION_STATUSES.map((one) => (
-                <option key={one}>{one}</option>
-              ))}
-            </select>
-          </label>
-          <label>
-            Function or model
-            <input
-              value={name}
-              onChange={(event) => {
-                setName(event.currentTarget.value.trim());
-                setAfter([]);
-              }}
-            />
-          </label>
+          <Choice label="Status" value={status} options={INVOCATION_STATUSES} onChange={fromTheNewest(setStatus)} />
+          <NameField label="Function or model" value={name} onChange={fromTheNewest(setName)} />
         </div>
         <ErrorBox error={error} />
         {value === undefined && error === undefined && <Loading />}
@@ -134,27 +117,9 @@ function RecentCalls() {
   return (
     <Card title="Recent calls" note="That this node received. It keeps the timelines of some calls per second, and of calls with the header weir-explain.">
       <div class="fields">
-        <label>
-          Kind
-          <select value={kind} onChange={(event) => setKind(event.currentTarget.value)}>
-            <option value="">any</option>
-            {CALL_KINDS.map((one) => (
-              <option key={one}>{one}</option>
-            ))}
-          </select>
-        </label>
-        <label>
-          Outcome
-          <select value={outcome} onChange={(event) => setOutcome(event.currentTarget.value)}>
-            <option value="">any</option>
-            <option>ok</option>
-            <option>failed</option>
-          </select>
-        </label>
-        <label>
-          Name
-          <input value={name} onChange={(event) => setName(event.currentTarget.value.trim())} />
-        </label>
+        <Choice label="Kind" value={kind} options={CALL_KINDS} onChange={setKind} />
+        <Choice label="Outcome" value={outcome} options={CALL_OUTCOMES} onChange={setOutcome} />
+        <NameField label="Name" value={name} onChange={setName} />
       </div>
       <ErrorBox error={error} />
       {value === undefined && error === undefined && <Loading />}

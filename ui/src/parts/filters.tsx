@@ -1,0 +1,26 @@
+// Fields that select which rows of a list are shown.
+
+/** One of `options`, or '' for any. */
+export function Choice(props: { label: string; value: string; options: readonly string[]; onChange: (value: string) => void }) {
+  return (
+    <label>
+      {props.label}
+      <select value={props.value} onChange={(event) => props.onChange(event.currentTarget.value)}>
+        <option value="">any</option>
+        {props.options.map((option) => (
+          <option key={option}>{option}</option>
+        ))}
+      </select>
+    </label>
+  );
+}
+
+/** A name, or '' for any. */
+export function NameField(props: { label: string; value: string; onChange: (value: string) => void }) {
+  return (
+    <label>
+      {props.label}
+      <input value={props.value} onChange={(event) => props.onChange(event.currentTarget.value.trim())} />
+    </label>
+  );
+}
