@@ -1,23 +1,29 @@
 // Delays updates of a page while a pointer is pressed. An update can move a button, and a button that
 // moves between the press and the release of the pointer gets no click.
 
+/** Longest press that holds values back: some browsers report no release of a scrollbar or a list. */
+const PRESS_MS_MAX = 2000;
+
 /** Number of reasons to hold values back. */
 let holds = 0;
 let waiting: (() => void)[] = [];
 
-/** Holds new values back until the returned function is called. */
-export function holdUpdates(): () => void {
+/** Holds new values back until the returned function is called, for at most `maxMs`. */
+export function holdUpdates(maxMs: number): () => void {
   let isHeld = true;
   holds += 1;
-  return () => {
+  const release = (): void => {
     if (!isHeld) return;
     isHeld = false;
+    clearTimeout(limit);
     holds -= 1;
     if (holds > 0) return;
     const released = waiting;
     waiting = [];
     released.forEach((release) => release());
   };
+  const limit = setTimeout(release, maxMs);
+  return release;
 }
 
 /** Resolves once nothing holds new values back. */
@@ -37,7 +43,9 @@ export function holdWhilePressed(target: EventTarget): void {
   target.addEventListener('pointerdown', (event) => {
     // A context menu may take the release of the other buttons.
     if ('button' in event && event.button !== 0) return;
-    release ??= holdUpdates();
+    // The earlier press may have reached its limit.
+    release?.();
+    release = holdUpdates(PRESS_MS_MAX);
   });
   target.addEventListener('pointerup', end);
   target.addEventListener('pointercancel', end);

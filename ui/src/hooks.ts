@@ -14,21 +14,24 @@ export const asError = (error: unknown): Error => (error instanceof Error ? erro
 
 /**
  * Loads a value, and again every `everyMs` while the tab is visible. A slow answer delays the next
- * request. After an error, the last value stays. `key` identifies what `load` loads. Values that
- * arrive while updates are held back are shown afterwards.
+ * request. After an error, the last value stays. `key` identifies what `load` loads. Later
+ * values that arrive while updates are held back are shown afterwards.
  */
 export function useLoad<T>(load: (signal: AbortSignal) => Promise<T>, key: string, everyMs?: number): Loaded<T> {
   const [state, setState] = useState<{ key: string; value?: T; error?: Error }>({ key });
   const [round, setRound] = useState(0);
   const latest = useRef(load);
   latest.current = load;
+  const shown = useRef<string | undefined>(undefined);
   useEffect(() => {
     const abort = new AbortController();
     let timer: ReturnType<typeof setTimeout> | undefined;
     const run = async (): Promise<void> => {
       try {
         const value = await latest.current(abort.signal);
-        await updatesAllowed();
+        // The first value replaces nothing that the user could point at.
+        if (shown.current === key) await updatesAllowed();
+        shown.current = key;
         if (!abort.signal.aborted) setState({ key, value });
       } catch (thrown) {
         const error = asError(thrown);
@@ -41,17 +44,17 @@ export function useLoad<T>(load: (signal: AbortSignal) => Promise<T>, key: strin
       // A hidden tab continues when it is shown.
       if (document.visibilityState === 'visible') void run();
     };
-    const shown = (): void => {
+    const visible = (): void => {
       if (document.visibilityState === 'visible' && timer === undefined && everyMs !== undefined) {
         timer = setTimeout(next, 0);
       }
     };
     void run();
-    document.addEventListener('visibilitychange', shown);
+    document.addEventListener('visibilitychange', visible);
     return () => {
       abort.abort();
       clearTimeout(timer);
-      document.removeEventListener('visibilitychange', shown);
+      document.removeEventListener('visibilitychange', visible);
     };
   }, [key, everyMs, round]);
   const reload = useCallback(() => setRound((last) => last + 1), []);

@@ -3,7 +3,7 @@ import { holdUpdates, holdWhilePressed, updatesAllowed } from '../src/hold';
 
 const releases: (() => void)[] = [];
 const hold = (): (() => void) => {
-  const release = holdUpdates();
+  const release = holdUpdates(60_000);
   releases.push(release);
   return release;
 };
@@ -28,6 +28,11 @@ describe('holdUpdates', () => {
     second();
     await waiting;
     expect(await isAllowed()).toBe(true);
+  });
+  it('ends at its limit', async () => {
+    releases.push(holdUpdates(20));
+    expect(await isAllowed()).toBe(false);
+    await updatesAllowed();
   });
   it('holds updates back while a pointer is pressed', async () => {
     const target = new EventTarget();

@@ -82,9 +82,17 @@ export function softmax(values: readonly number[]): number[] {
 }
 
 /** The largest values with their indices, largest first; of equal ones, the first. */
-export function topk(values: readonly number[], count: number): { index: number; value: number }[] {
+export function topk<N extends number | bigint>(values: readonly N[], count: number): { index: number; value: N }[] {
+  if (!Number.isInteger(count) || count < 0) throw new InvalidArgument(`the count is a whole number, and not ${count}`);
   const found = values.map((value, index) => ({ index, value }));
-  return found.sort((a, b) => b.value - a.value || a.index - b.index).slice(0, count);
+  return found.sort((a, b) => descending(a.value, b.value) || a.index - b.index).slice(0, count);
+}
+
+/** Orders larger values first, and NaN before them, as {@link largest} does. */
+function descending(a: number | bigint, b: number | bigint): number {
+  const isNan = [a, b].map(Number.isNaN);
+  if (isNan[0] || isNan[1]) return Number(isNan[1]) - Number(isNan[0]);
+  return a < b ? 1 : a > b ? -1 : 0;
 }
 
 /** `flat` in arrays of `shape`. */

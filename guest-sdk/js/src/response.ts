@@ -28,6 +28,7 @@ export class Response {
   /** Final URL of a fetched response. */
   readonly url: string = "";
   private contents: Uint8Array | Tensor | Chunks;
+  private whole: Promise<Uint8Array> | undefined;
 
   constructor(body: string | Uint8Array | Tensor | ChunkSource | null = null, { status = 200, headers = [] }: ResponseInit = {}) {
     if (!Number.isInteger(status) || status < 200 || status > 599) {
@@ -86,9 +87,10 @@ export class Response {
 
   /** The whole body. Runs a streamed body to its end. */
   async bytes(): Promise<Uint8Array> {
-    if (this.contents instanceof Chunks) this.contents = await this.contents.bytes();
-    const body = this.body as Uint8Array | Tensor;
-    return body instanceof Tensor ? body.bytes() : body;
+    const { contents } = this;
+    // All readers get the bytes of one run of the source.
+    if (contents instanceof Chunks) return (this.whole ??= contents.bytes().then((bytes) => (this.contents = bytes)));
+    return contents instanceof Tensor ? contents.bytes() : contents;
   }
 
   /** The whole body. */

@@ -35,7 +35,10 @@ export class Chunks implements AsyncIterable<Uint8Array> {
   async start(): Promise<boolean> {
     this.first = await this.source.next();
     const { done, value } = this.first;
-    if (!done && !isChunk(value)) throw new NoAnswer(`${noChunk(value)}; for JSON, give [...iterator]`);
+    if (!done && !isChunk(value)) {
+      await this.source.return?.();
+      throw new NoAnswer(`${noChunk(value)}; for JSON, give [...iterator]`);
+    }
     return done || typeof value === "string";
   }
 
@@ -43,19 +46,18 @@ export class Chunks implements AsyncIterable<Uint8Array> {
     let isOver = false;
     try {
       for (;;) {
+        // A source that throws is over.
+        isOver = true;
         const { done, value } = this.first ?? (await this.source.next());
         this.first = undefined;
-        isOver = done ?? false;
         if (done) return;
+        isOver = false;
         const bytes = encoded(value);
         // An empty chunk would end the body.
         if (bytes.length > 0) yield bytes;
       }
-    } catch (error) {
-      isOver = true;
-      throw error;
     } finally {
-      // The body ends early: the client is gone, for example.
+      // The body ends early: the client is gone, or a chunk cannot be sent.
       if (!isOver) await this.source.return?.();
     }
   }

@@ -197,7 +197,7 @@ export class Tensor {
     const shape = this.shape;
     const values = this.values();
     const along = axisOf(-1, shape);
-    const best = Array.from(rows(shape, along), (row) => topk(row.map((at) => Number(values[at])), count));
+    const best = Array.from(rows(shape, along), (row) => topk(row.map((at): number | bigint => values[at]!), count));
     return along > 0 ? nested(best, shape.slice(0, along)) : (best[0] ?? []);
   }
 

@@ -83,4 +83,9 @@ test("topk is ordered", () => {
   assert.deepEqual(scores.reshape([1, 4]).topk(3), [best]);
   assert.deepEqual(scores.reshape([2, 1, 2]).topk(1), [[[{ index: 1, value: 0.5 }]], [[{ index: 1, value: 0.5 }]]]);
   assert.deepEqual([scores.topk(9).length, Tensor.from([]).topk(1)], [4, []]);
+  assert.throws(() => scores.topk(-1), InvalidArgument);
+  const indices = Tensor.from([0.1, NaN, 0.3, 0.9, NaN, 0.2]).topk(3).map(({ index }: { index: number }) => index);
+  assert.deepEqual(indices, [1, 4, 3], "NaN is first, as for argmax");
+  const large = [2n ** 53n, 2n ** 53n + 1n];
+  assert.deepEqual(Tensor.from(large).topk(1), [{ index: 1, value: large[1] }]);
 });

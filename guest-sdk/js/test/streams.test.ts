@@ -66,6 +66,31 @@ test("chunks of other types are refused", async (context) => {
   await assert.rejects((await ask(() => ["a", {}].values())).text(), /this one is an Object/);
 });
 
+test("a chunk of another type ends the iterator", async (context) => {
+  context.mock.method(console, "error", () => {});
+  for (const before of [0, 1]) {
+    let hasEnded = false;
+    function* wrong() {
+      try {
+        for (let n = 0; n < before; n++) yield "a";
+        yield 7 as unknown as string;
+      } finally {
+        hasEnded = true;
+      }
+    }
+    await ask(wrong)
+      .then((response) => response.text())
+      .catch(() => {});
+    assert.ok(hasEnded, `after ${before} chunks`);
+  }
+});
+
+test("all readers of a streamed body get all of it", async () => {
+  const response = await ask(() => ["a", "b", "c"].values());
+  assert.deepEqual(await Promise.all([response.text(), response.text()]), ["abc", "abc"]);
+  assert.equal(await response.text(), "abc");
+});
+
 test("an event has its fields in lines", () => {
   for (const [event, lines] of [
     [new Event("one\ntwo\r\nthree\rfour\u2028five"), ["data: one", "data: two", "data: three", "data: four\u2028five"]],

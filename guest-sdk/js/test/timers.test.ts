@@ -91,6 +91,12 @@ test("a signal ends a fetch, and timers run during it", async () => {
   setTimeout(() => controller.abort("enough"), 5);
   await assert.rejects(async () => fetch("http://a.example/", { signal: controller.signal }), (reason) => reason === "enough");
   await assert.rejects(async () => fetch("http://a.example/", { signal: AbortSignal.abort("before") }), (reason) => reason === "before");
+  READY.now = true;
+  const late = new AbortController();
+  const pending = fetch("http://a.example/", { signal: late.signal });
+  late.abort("late");
+  await assert.rejects(async () => pending, (reason) => reason === "late");
+  READY.now = false;
   // The response is ready when a timer has run.
   setTimeout(() => (READY.now = true), 5);
   assert.equal(await (await fetch("http://a.example/", { signal: new AbortController().signal })).text(), "here");

@@ -96,6 +96,16 @@ class ArithmeticTests(unittest.TestCase):
         self.assertEqual(len(scores.topk(9)), 4)
         self.assertEqual(Tensor([]).topk(1), [])
         self.assertRaises(InvalidArgument, Tensor(1.0, ()).topk, 1)
+        self.assertRaises(InvalidArgument, scores.topk, -1)
+        found = [index for index, _ in Tensor([0.1, math.nan, 0.3, 0.9, math.nan, 0.2]).topk(3)]
+        self.assertEqual((sorted(found[:2]), found[2]), ([1, 4], 3))
+
+    def test_floats_overflow_to_infinity(self):
+        for kind in ["fp16", "bf16", "fp32"]:
+            tensor = Tensor([60000.0, -60000.0], element_type=kind)
+            self.assertEqual((tensor * 1e38).tolist(), [math.inf, -math.inf])
+        self.assertEqual(math.copysign(1, (-Tensor([0.0])).tolist()[0]), -1)
+        self.assertRaises(InvalidArgument, lambda: Tensor([1.0]) * 10**400)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,20 @@ class ClientTests(unittest.TestCase):
             get("http://example.com/gr\u00fc\u00df/a%20b?q=\u00fc c")
         self.assertEqual((requests[0].path, requests[0].query_string), ("http://example.com/gr%C3%BC%C3%9F/a%20b", "q=%C3%BC%20c"))
 
+    def test_redirects_are_quoted_and_have_no_password(self):
+        locations = {"https://one.example/a": "/gr\u00fc\u00df b", "https://one.example/c": "https://user:word@other.example/"}
+
+        def server(request):
+            location = locations.get(request.path)
+            return Response("", 302, {"location": location}) if location else ""
+
+        with testing.outbound(server) as requests:
+            get("https://one.example/a")
+            with self.assertRaisesRegex(RequestFailed, "but a URL with a password") as caught:
+                get("https://one.example/c")
+        self.assertNotIn("word@", str(caught.exception))
+        self.assertEqual(requests[1].path, "https://one.example/gr%C3%BC%C3%9F%20b")
+
     def test_redirects_follow_the_standard(self):
         headers = {"authorization": "secret"}
 
@@ -45,7 +59,7 @@ class ClientTests(unittest.TestCase):
         self.assertEqual(ask(302, "/end", redirects=False), (302, "POST", "https://one.example/start", b"hi", True))
         with self.assertRaisesRegex(RequestFailed, "redirects more than 20 times"):
             ask(302, "/start")
-        with self.assertRaisesRegex(RequestFailed, "it redirects to ftp://x"):
+        with self.assertRaisesRegex(RequestFailed, "it redirects to another URL, but 'ftp://x' is no URL"):
             ask(302, "ftp://x")
 
     def test_requests_are_awaited_together(self):

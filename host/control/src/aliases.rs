@@ -28,6 +28,14 @@ pub enum AliasError {
         /// The existing aliases, separated by commas.
         have: String,
     },
+    /// A rollback or a removal was requested of a built-in alias that is not set.
+    #[error("alias {alias} of {name} is not set: it follows the active version or the canary by default")]
+    NotSet {
+        /// The function, model or workflow.
+        name: String,
+        /// The alias.
+        alias: Alias,
+    },
     /// A rollback was requested, and the alias named no version before that still exists.
     #[error("alias {alias} of {name} has no earlier version to roll back to; set it to a version")]
     NothingBefore {
@@ -112,17 +120,23 @@ impl AliasChange {
         now_ms: u64,
     ) -> Result<(Aliases, Option<AliasTarget>), AliasError> {
         let mut aliases = aliases.clone();
-        let known = || aliases.keys().map(ToString::to_string).collect::<Vec<_>>();
+        let known: Vec<String> = aliases.keys().map(ToString::to_string).collect();
+        let missing = || match alias.as_str() {
+            Alias::STABLE | Alias::CANARY => {
+                AliasError::NotSet { name: name.to_owned(), alias: alias.clone() }
+            }
+            _ => unknown(name, alias, &known),
+        };
         let before = aliases.get(alias).copied();
         let version = match self {
             Self::Set(version) => *version,
             Self::RollBack => {
-                let before = before.ok_or_else(|| unknown(name, alias, &known()))?;
+                let before = before.ok_or_else(missing)?;
                 let nothing = || AliasError::NothingBefore { name: name.to_owned(), alias: alias.clone() };
                 before.previous.filter(|previous| exists(*previous)).ok_or_else(nothing)?
             }
             Self::Remove => {
-                before.ok_or_else(|| unknown(name, alias, &known()))?;
+                before.ok_or_else(missing)?;
                 aliases.remove(alias);
                 return Ok((aliases, None));
             }

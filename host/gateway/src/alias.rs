@@ -32,13 +32,13 @@ trait Aliased: Send + Sync + 'static {
     /// An error if the caller has no such item.
     fn require(node: &NodeState, caller: &Caller, name: &Name) -> Result<(), ApiError>;
 
-    /// Changes an alias.
+    /// Changes an alias, at a time in Unix milliseconds.
     fn change(
         node: &NodeState,
         caller: &Caller,
         name: &Name,
         alias: Alias,
-        to: AliasChange,
+        to: (AliasChange, u64),
     ) -> impl Future<Output = Result<Option<AliasTarget>, ApiError>> + Send;
 
     /// The resource of events.
@@ -58,9 +58,9 @@ impl<K: VersionedResource> Aliased for Deployments<K> {
         caller: &Caller,
         name: &Name,
         alias: Alias,
-        to: AliasChange,
+        to: (AliasChange, u64),
     ) -> Result<Option<AliasTarget>, ApiError> {
-        Ok(K::registry(node).change_alias(&caller.tenant, name, alias, (to, now_ms())).await?)
+        Ok(K::registry(node).change_alias(&caller.tenant, name, alias, to).await?)
     }
 
     fn resource() -> EventResource {
@@ -80,9 +80,9 @@ impl Aliased for PushedModels {
         caller: &Caller,
         name: &Name,
         alias: Alias,
-        to: AliasChange,
+        to: (AliasChange, u64),
     ) -> Result<Option<AliasTarget>, ApiError> {
-        Ok(node.models.change_alias(&caller.tenant, name, alias, (to, now_ms())).await?)
+        Ok(node.models.change_alias(&caller.tenant, name, alias, to).await?)
     }
 
     fn resource() -> EventResource {
@@ -157,8 +157,12 @@ async fn change<A: Aliased>(
     to: AliasChange,
 ) -> Result<Option<AliasTarget>, ApiError> {
     A::require(node, caller, &name)?;
-    let changed = A::change(node, caller, &name, alias.clone(), to).await?;
-    note::<A>(node, &caller.tenant, (&name, &alias), changed);
+    let now_ms = now_ms();
+    let changed = A::change(node, caller, &name, alias.clone(), (to, now_ms)).await?;
+    // An alias that named this version before is unchanged.
+    if changed.is_none_or(|target| target.changed_at_ms == now_ms) {
+        note::<A>(node, &caller.tenant, (&name, &alias), changed);
+    }
     Ok(changed)
 }
 
@@ -188,7 +192,9 @@ fn show(target: Option<AliasTarget>) -> Result<Json<AliasTarget>, ApiError> {
 /// The error code of an alias that names no version or was not changed.
 pub(super) fn code(error: &AliasError) -> ErrorCode {
     match error {
-        AliasError::Unknown { .. } | AliasError::NothingBefore { .. } => ErrorCode::VersionNotFound,
+        AliasError::Unknown { .. } | AliasError::NotSet { .. } | AliasError::NothingBefore { .. } => {
+            ErrorCode::VersionNotFound
+        }
         AliasError::TooMany(_) | AliasError::InUse { .. } => ErrorCode::Conflict,
     }
 }

@@ -171,12 +171,12 @@ struct TenantUse {
     all: ClientUse,
     /// Clients of public functions.
     anonymous: ClientUse,
+    meter: RateMeter,
 }
 
 /// The use of quotas by some clients of a tenant.
 struct ClientUse {
     rate: RateLimit,
-    meter: RateMeter,
     running: AtomicU32,
     running_max: u32,
 }
@@ -224,7 +224,7 @@ impl Quotas {
             false => usage.all.rate.take(now_ns),
         };
         if passed.is_ok() {
-            usage.all.meter.count(now_ns);
+            usage.meter.count(now_ns);
         }
         passed.map_err(|wait| {
             let rate = self.values(tenant).requests_per_s;
@@ -259,13 +259,12 @@ impl TenantUse {
         let client = |share: u32| {
             let part = |quota: u32| if quota == u32::MAX { quota } else { quota.div_ceil(share) };
             ClientUse {
-                meter: RateMeter::default(),
                 rate: RateLimit::new(part(values.requests_per_s), part(values.requests_burst)),
                 running: AtomicU32::new(0),
                 running_max: part(values.requests_running_max),
             }
         };
-        Self { all: client(1), anonymous: client(2) }
+        Self { all: client(1), anonymous: client(2), meter: RateMeter::default() }
     }
 
     /// Counts a request in progress, unless there are too many.

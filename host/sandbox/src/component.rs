@@ -133,6 +133,11 @@ impl Components {
         let staged = self.artefacts[0].stage()?;
         let task = sources::LocateTask { component: blob.to_owned(), table: staged.path().to_owned() };
         Ok(match sources::locate(&task).await {
+            // The component may have taken over the child, and with it the child's own limit.
+            Ok(true) if staged.as_file().metadata()?.len() > sources::TABLE_BYTES_MAX as u64 => {
+                tracing::warn!(%digest, "the source locations of a component exceed {} bytes", sources::TABLE_BYTES_MAX);
+                None
+            }
             Ok(has_locations) => has_locations.then_some(staged),
             Err(error) => {
                 tracing::warn!(%digest, %error, "reading the debug information of a component failed");

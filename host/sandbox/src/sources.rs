@@ -16,6 +16,7 @@ pub use child::{SUBCOMMAND, main};
 pub(crate) use collect::has_debug_info;
 pub(crate) use table::SourceTable;
 pub(crate) use trace::{LocatedTrace, located};
+pub(crate) use writer::TABLE_BYTES_MAX;
 
 /// Frames of one instruction: the function itself and the inlined functions around the instruction.
 const FRAMES_PER_INSTRUCTION_MAX: usize = 16;

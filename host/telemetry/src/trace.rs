@@ -84,7 +84,7 @@ impl Tracer {
     }
 }
 
-/// The receivers of a call's spans.
+/// Where the spans of a call go.
 #[derive(Debug, Clone, Copy)]
 struct Purpose {
     /// Whether the spans go to the sink, and requests carry the trace.

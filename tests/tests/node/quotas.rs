@@ -151,6 +151,15 @@ async fn use_of_quotas_is_shown_to_its_tenant_and_to_the_operator() {
 }
 
 #[tokio::test]
+async fn page_of_quotas_counts_towards_the_quota_of_requests() {
+    let node = TestNode::builder().tokens(&LINES).set("tenants.acme.requests_per_s", 1);
+    let node = node.set("tenants.acme.requests_burst", 5).start().await;
+    let refused = first_refused(&node.with_token(ACME), "/v1/tenants", 10).await;
+    assert_eq!(refused.code(), ErrorCode::RateLimited);
+    node.with_token(OTHER).get("/v1/tenants").await.ok();
+}
+
+#[tokio::test]
 async fn node_without_tokens_counts_for_its_only_tenant() {
     let node = TestNode::start().await;
     let page: TenantPage = node.get("/v1/tenants").await.ok().json();

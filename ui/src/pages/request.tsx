@@ -24,7 +24,8 @@ const isMissing = (error: Error | undefined): boolean => error instanceof ApiErr
 export function CallDetails({ id }: { id: string }) {
   const call = useJson<CallTimeline>(`/v1/calls/${encodeURIComponent(id)}`, 2000);
   const placed = useJson<Placement>(`/v1/placements/${encodeURIComponent(id)}`, 2000);
-  if (isMissing(call.error) && isMissing(placed.error)) {
+  const isKnown = call.value !== undefined || placed.value !== undefined;
+  if (!isKnown && isMissing(call.error) && isMissing(placed.error)) {
     return (
       <Empty command={`weir why ${id}`}>
         Only the node that received a call knows it, after the end of the call, and only until newer calls displace it. On that node:
@@ -35,7 +36,7 @@ export function CallDetails({ id }: { id: string }) {
     <>
       {!isMissing(call.error) && <ErrorBox error={call.error} />}
       {!isMissing(placed.error) && <ErrorBox error={placed.error} />}
-      {call.value === undefined && placed.value === undefined && <Loading />}
+      {!isKnown && <Loading />}
       {call.value !== undefined && <CallCard call={call.value} />}
       {placed.value !== undefined && <PlacementView placement={placed.value} />}
       {call.value !== undefined && isMissing(placed.error) && (

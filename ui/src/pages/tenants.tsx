@@ -109,12 +109,14 @@ function Devices() {
   if (value.total.length === 0) {
     return (
       <Card title="Device usage">
+        <ErrorBox error={error} />
         <Empty command="weir models push digits digits.onnx">No device of this node was used yet. Push a model and run it:</Empty>
       </Card>
     );
   }
   return (
     <>
+      <ErrorBox error={error} />
       <Card
         title="Device usage"
         note={`Of tenant ${value.tenant} on this node since ${time(value.since_ms)}, including functions and models that no longer exist.`}

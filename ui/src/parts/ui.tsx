@@ -129,6 +129,9 @@ export function Badge(props: { kind: 'good' | 'bad' | 'busy' | 'plain'; children
   return <span class={`badge ${props.kind}`}>{props.children}</span>;
 }
 
+/** Longest time for which a question holds values back. */
+const QUESTION_MS_MAX = 30_000;
+
 /**
  * Button whose action needs a second click. Shows the error of the action. `name` is the object of the
  * action, for screen readers where several buttons have the same label.
@@ -145,8 +148,8 @@ export function ConfirmedButton(props: { label: string; name?: string; question:
     if (state === 'asking') no.current?.focus();
     else if (wasAsked.current && document.activeElement === document.body) first.current?.focus();
     wasAsked.current = state !== 'idle';
-    // The question stays where it is until it is answered.
-    return state === 'asking' ? holdUpdates() : undefined;
+    // The question stays where it is while the user reads it.
+    return state === 'asking' ? holdUpdates(QUESTION_MS_MAX) : undefined;
   }, [state]);
   const run = async (): Promise<void> => {
     setState('running');

@@ -63,7 +63,11 @@ impl UploadArgs {
         let Some(canary) = pushed.canary.filter(|canary| canary.promote_after_ms.is_some()) else {
             let is_first = pushed.canary.is_none() && !pushed.is_preview;
             if is_first && (self.canary.is_given() || self.preview) {
-                models.output.note("no version was active before, so this one gets all runs");
+                models.output.note(if self.preview {
+                    "this version is active: it is the first one, or an active version with the same contents was kept"
+                } else {
+                    "no version was active before, so this one gets all runs"
+                });
             }
             return models.output.result(&pushed, described);
         };

@@ -47,11 +47,15 @@ export class AbortSignal {
   /** A signal that is aborted with the first of `signals`. */
   static any(signals: Iterable<AbortSignal>): AbortSignal {
     const signal = new AbortSignal();
-    for (const source of signals) {
-      const abort = () => signal.abortWith(source.reason);
-      if (source.aborted) abort();
-      else source.addEventListener("abort", abort);
-    }
+    const sources = [...signals];
+    const abort = ({ target }: { target: AbortSignal }) => {
+      // A source may live longer, such as that of the whole function.
+      for (const source of sources) source.removeEventListener("abort", abort);
+      signal.abortWith(target.reason);
+    };
+    const aborted = sources.find((source) => source.aborted);
+    if (aborted !== undefined) abort({ target: aborted });
+    else for (const source of sources) source.addEventListener("abort", abort);
     return signal;
   }
 

@@ -192,6 +192,7 @@ async function answer(outgoing: Outgoing, sent: FutureIncomingResponse, redirect
     response.drop();
     if (redirect === "error") throw failed(outgoing.address, `it redirects to ${location}`);
     if (redirects === REDIRECTS_MAX) throw failed(outgoing.address, `it redirects more than ${REDIRECTS_MAX} times`);
+    signal?.throwIfAborted();
     outgoing = redirected(outgoing, response.status, parsed(location, outgoing.address));
     sent = send(outgoing);
   }
@@ -222,6 +223,7 @@ const PAUSE_MS_MAX = 8;
 async function ready(pollable: Pollable, signal: AbortSignal | undefined): Promise<void> {
   const clock = (globalThis as { __weirClock?: Clock }).__weirClock;
   try {
+    signal?.throwIfAborted();
     for (let pauseMs = 1; !pollable.ready(); pauseMs = Math.min(2 * pauseMs, PAUSE_MS_MAX)) {
       if (clock === undefined || !(signal !== undefined || clock.isNeeded())) return pollable.block();
       await clock.pause(pauseMs);

@@ -14,6 +14,8 @@ from weir.elements import ElementType
 from weir.errors import InvalidArgument
 
 _FLOATS = {ElementType.FP16, ElementType.BF16, ElementType.FP32, ElementType.FP64}
+#: The least number that fp16 rounds to infinity.
+_FP16_OVERFLOW = 65520
 _NO_NUMBERS = {ElementType.BOOL, ElementType.BYTES}
 
 Operation = Callable[[float, float], float]
@@ -25,6 +27,11 @@ def divide(left: float, right: float) -> float:
         return left / right
     except ZeroDivisionError:
         return nan if left == 0 or isnan(left) else copysign(inf, left) * copysign(1, right)
+
+
+def half(value: float) -> float:
+    """``value`` in the range of fp16: infinity beyond it, as IEEE 754 rounds."""
+    return copysign(inf, value) if abs(value) >= _FP16_OVERFLOW else value
 
 
 def computed(operation: Operation, left: Sequence | float, right: Sequence | float) -> list:
@@ -88,8 +95,17 @@ def softmax(values: Sequence[float]) -> list[float]:
 
 
 def topk(values: Sequence[float], count: int) -> list[tuple[int, float]]:
-    """The indices and values of the largest numbers, largest first; of equal ones, the first."""
-    return [(index, values[index]) for index in nlargest(count, range(len(values)), key=values.__getitem__)]
+    """The indices and values of the largest numbers, largest first; of equal ones, the first. NaN comes
+    before all numbers, as in :func:`largest`.
+    """
+    if count < 0:
+        raise InvalidArgument(f"the count is a whole number, and not {count}")
+
+    def rank(index: int) -> tuple[bool, float]:
+        value = values[index]
+        return (True, 0) if isnan(value) else (False, value)
+
+    return [(index, values[index]) for index in nlargest(count, range(len(values)), key=rank)]
 
 
 def softmax_type(kind: ElementType) -> ElementType:

@@ -21,6 +21,8 @@ READ_BYTES = 1 << 20
 # Largest write that `blocking-write-and-flush` accepts.
 WRITE_BYTES = 4096
 _NANOSECONDS = 1_000_000_000
+#: A longest time in seconds, a century. Longer ones, such as infinity, have no number of nanoseconds.
+_TIMEOUT_MAX = 3_155_760_000
 _METHODS = {name: getattr(types, f"Method_{name.title()}") for name in "GET HEAD POST PUT DELETE CONNECT OPTIONS TRACE PATCH".split()}
 _TIMEOUTS = (types.ErrorCode_ConnectionTimeout, types.ErrorCode_ConnectionReadTimeout, types.ErrorCode_HttpResponseTimeout)
 
@@ -79,7 +81,7 @@ def _options(timeout: float | None) -> types.RequestOptions | None:
     if timeout is None:
         return None
     options = types.RequestOptions()
-    duration = min(int(timeout * _NANOSECONDS), (1 << 63) - 1)
+    duration = int(min(timeout, _TIMEOUT_MAX) * _NANOSECONDS)
     options.set_connect_timeout(duration)
     options.set_first_byte_timeout(duration)
     options.set_between_bytes_timeout(duration)

@@ -10,7 +10,7 @@ import json as _json
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import quote, urlencode, urljoin, urlsplit
+from urllib.parse import SplitResult, quote, urlencode, urljoin, urlsplit
 
 from weir import _memory
 from weir._headers import Headers
@@ -94,12 +94,7 @@ def fetch(
     :class:`~weir.NotGranted` if the manifest does not grant the host, and
     :class:`~weir.DeadlineExceeded` after the timeout.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InvalidRun(f"{url!r} is no URL of the form https://host/path")
-    if parts.username is not None:
-        raise InvalidRun("a URL with a password in it is not sent: use the header authorization")
-    parts = parts._replace(path=quote(parts.path, _UNQUOTED), query=quote(parts.query, _UNQUOTED))
+    method, parts = method.upper(), _parsed(url)
     if params:
         query = "&".join(filter(None, [parts.query, urlencode(params)]))
         parts = parts._replace(query=query)
@@ -114,7 +109,7 @@ def fetch(
         listed.append(("user-agent", "weir"))
     if timeout is not None and not timeout > 0:
         raise InvalidRun(f"the timeout is a positive number of seconds, and not {timeout!r}")
-    outgoing = Outgoing(method.upper(), parts._replace(fragment="").geturl(), listed, encoded, timeout)
+    outgoing = Outgoing(method, parts._replace(fragment="").geturl(), listed, encoded, timeout)
     return PendingResponse(outgoing, _send(outgoing), redirects)
 
 
@@ -202,11 +197,23 @@ def _encoded(body: str | bytes | None, json: object) -> tuple[bytes, str | None]
     return bytes(body or b""), None
 
 
+def _parsed(url: str) -> SplitResult:
+    """The parts of an absolute URL, with other characters than those of URLs quoted."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidRun(f"{url!r} is no URL of the form https://host/path")
+    if parts.username is not None:
+        raise InvalidRun("a URL with a password in it is not sent: use the header authorization")
+    return parts._replace(path=quote(parts.path, _UNQUOTED), query=quote(parts.query, _UNQUOTED))
+
+
 def _redirected(outgoing: Outgoing, status: int, url: str) -> Outgoing:
     """The request that follows a redirect with ``status`` to ``url``, after the Fetch standard."""
-    before, after = urlsplit(outgoing.url), urlsplit(url)
-    if after.scheme not in ("http", "https") or not after.hostname:
-        raise outgoing.failed(f"it redirects to {url}")
+    before = urlsplit(outgoing.url)
+    try:
+        after = _parsed(url)
+    except InvalidRun as error:
+        raise outgoing.failed(f"it redirects to another URL, but {error}") from None
     dropped: tuple[str, ...] = ()
     as_get = outgoing.method not in ("GET", "HEAD") if status == 303 else outgoing.method == "POST" and status in (301, 302)
     if as_get:

@@ -195,7 +195,8 @@ class Tensor(Handle):
         return self._computed(operator.truediv, other, is_right=True)
 
     def __neg__(self) -> Tensor:
-        return self._computed(operator.sub, 0, is_right=True)
+        # Not 0 - x, which loses the sign of zero.
+        return self._computed(operator.mul, -1)
 
     def _computed(self, operation: _math.Operation, other: Tensor | float, is_right: bool = False) -> Tensor:
         if isinstance(other, Tensor):
@@ -207,7 +208,13 @@ class Tensor(Handle):
         else:
             return NotImplemented
         sides = (operand, self.array()) if is_right else (self.array(), operand)
-        return Tensor(_math.computed(operation, *sides), self.shape, kind)
+        try:
+            results = _math.computed(operation, *sides)
+        except OverflowError as error:
+            raise InvalidArgument(f"the operand does not fit {elements.name(kind)}: {error}") from None
+        if kind is ElementType.FP16:
+            results = list(map(_math.half, results))
+        return Tensor(results, self.shape, kind)
 
     def __buffer__(self, flags: int) -> memoryview:
         """A copy of the numbers as a buffer, for ``memoryview(tensor)`` and

@@ -104,6 +104,9 @@ impl Models {
         name: &Name,
         version: Version,
     ) -> Result<(), ModelsError> {
+        // The head records the newest version, and a push on another node may not be known here yet:
+        // that version would stay active.
+        self.refresh(tenant, name).await?;
         let models = self.clone();
         let owner = tenant.clone();
         let of = name.clone();
@@ -160,8 +163,8 @@ impl Models {
         self.change_canary(tenant, name, set).await.map(drop)
     }
 
-    /// The version that another push of these contents and settings with `role` repeats: the canary, or
-    /// for a preview the newest equal version.
+    /// The existing version that a push of these contents and settings with `role` would repeat: the
+    /// canary, or for a preview the newest equal version.
     pub(super) fn same_content(
         &self,
         tenant: &TenantId,
@@ -215,8 +218,9 @@ impl Models {
             let _turn = turn;
             let mut conflicts = 0;
             loop {
-                let roles = models.roles(&tenant, &name);
+                // Before the rest: a change of another node that arrives meanwhile is a conflict.
                 let stored = models.stored_head(&tenant, &name);
+                let roles = models.roles(&tenant, &name);
                 let head = match stored.head {
                     Some(head) => head,
                     None => models.first_head(&tenant, &name, roles)?,

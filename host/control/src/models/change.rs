@@ -21,6 +21,16 @@ const CONFLICTS_MAX: usize = 5;
 /// The number of versions removed per transaction, which takes at most 128 writes.
 const REMOVED_AT_ONCE: usize = 100;
 
+/// What a deletion removes of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Removed {
+    /// All versions, and the head with the last of them.
+    Model,
+    /// Some versions. A conflict if the head has changed since this revision: another node may have
+    /// given one of them an alias.
+    Versions { head: Option<Revision> },
+}
+
 impl Models {
     /// Checks, optimises and stores an uploaded model. Durable on return. The flag is true if a
     /// version was created: pushing identical contents again is not an error, and repairs damaged
@@ -142,14 +152,16 @@ impl Models {
             let _turn = turn;
             let mut conflicts = 0;
             loop {
+                let head = models.stored_head(&tenant, &name).revision;
                 let ids = models.ids(&tenant, &name, version)?;
-                let removed = match version {
+                let part = match version {
                     Some(version) => {
                         models.may_delete(&tenant, &name, version)?;
-                        models.remove(ids, (&tenant, &name), false).await
+                        Removed::Versions { head }
                     }
-                    None => models.remove(ids, (&tenant, &name), true).await,
+                    None => Removed::Model,
                 };
+                let removed = models.remove(ids, (&tenant, &name), part).await;
                 match removed {
                     Err(ModelsError::Conflict(_)) if conflicts < CONFLICTS_MAX => conflicts += 1,
                     removed => return removed,
@@ -161,8 +173,8 @@ impl Models {
     }
 
     /// Removes the oldest versions above `keep`, except the newest one, the active one, the canary,
-    /// `pushed`, versions with an alias, and those that `is_used` names or that invocations hold. Returns the removed
-    /// versions. `keep` = 0 keeps all.
+    /// `pushed`, versions with an alias, and those that `is_used` names or that invocations hold.
+    /// Returns the removed versions. `keep` = 0 keeps all.
     pub async fn prune(
         self: &Arc<Self>,
         pushed: &ModelId,
@@ -177,6 +189,7 @@ impl Models {
         let models = self.clone();
         let change = async move {
             let _turn = turn;
+            let head = models.stored_head(&tenant, &name).revision;
             let mut versions = models.versions(&tenant, &name);
             let roles = models.roles(&tenant, &name);
             let aliases = models.aliases(&tenant, &name);
@@ -193,7 +206,7 @@ impl Models {
             let removed: Vec<Version> = versions.into_iter().filter(is_unused).take(excess).collect();
             if !removed.is_empty() {
                 let ids = removed.iter().map(|version| id(*version)).collect();
-                models.remove(ids, (&tenant, &name), false).await?;
+                models.remove(ids, (&tenant, &name), Removed::Versions { head }).await?;
             }
             Ok(removed)
         };
@@ -305,26 +318,23 @@ impl Models {
         }
     }
 
-    /// Removes versions of a model. `is_whole`: they are all versions, and the head is removed with the
-    /// last of them. Otherwise, fails if another node has changed the head, such as by an alias of a
-    /// version.
+    /// Removes versions of a model.
     async fn remove(
         &self,
         ids: Vec<ModelId>,
         (tenant, name): (&TenantId, &Name),
-        is_whole: bool,
+        part: Removed,
     ) -> Result<(), ModelsError> {
         let key = head_key(tenant, name)?;
-        let known = self.stored_head(tenant, name).revision;
         for batch in ids.chunks(REMOVED_AT_ONCE) {
             let mut writes = Transaction::new();
             // With the last versions: a crash before them must not activate a canary.
-            let with_head = is_whole && batch.last() == ids.last();
+            let with_head = part == Removed::Model && batch.last() == ids.last();
             if with_head {
                 writes = writes.delete(key.clone());
             }
-            if !is_whole {
-                writes = writes.when(canary::fence(&key, known));
+            if let Removed::Versions { head } = part {
+                writes = writes.when(canary::fence(&key, head));
             }
             for id in batch {
                 writes = writes.delete(model_key(id)?);

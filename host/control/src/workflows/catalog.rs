@@ -6,7 +6,7 @@ use crate::registry::{DeployedFunction, Registry};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_scheduler::ModelDemand;
-use weir_types::{FunctionId, FunctionKind, ModelId, ModelRef, Name, TenantId, Version};
+use weir_types::{FunctionId, FunctionKind, ModelId, ModelRef, Name, TenantId, Version, VersionRef};
 use weir_workflow::{Pinned, TargetKind};
 
 /// The number of a model's users that a message lists.
@@ -201,14 +201,21 @@ impl Catalog {
     /// The active functions and workflows of `tenant` that use the model `name` in its active
     /// version, as text. Workflows keep their versions until their next deploy.
     pub fn users_of_active(&self, tenant: &TenantId, name: &Name) -> Vec<String> {
+        let active = self.models.roles(tenant, name).active;
+        // An alias that is not set may follow the active version.
+        let follows = |version: Option<&VersionRef>| match version {
+            Some(VersionRef::Alias(_)) => {
+                self.models.resolve(tenant, name, version).is_ok_and(|it| it == active)
+            }
+            version => version.is_none(),
+        };
         let grants = |deployment: &Arc<DeployedFunction>| {
             let mut grants = deployment.manifest.models.iter();
-            grants.any(|grant| grant.name == *name && grant.version.is_none())
+            grants.any(|grant| grant.name == *name && follows(grant.version.as_ref()))
         };
         let functions = self.functions.list(tenant);
         let functions = functions.iter().filter_map(|entry| entry.active());
         let functions = functions.filter(|deployment| grants(deployment));
-        let active = self.models.roles(tenant, name).active;
         let runs_it = |pinned: &Pinned| {
             pinned.kind == TargetKind::Model && pinned.name == *name && Some(pinned.version) == active
         };

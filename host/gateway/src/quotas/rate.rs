@@ -75,9 +75,10 @@ impl Counts {
         self.second << (2 * COUNT_BITS) | self.now << COUNT_BITS | self.before
     }
 
-    /// The counts in a later second.
+    /// The counts in a later second. Those of this second if `second` is just before it: a thread may
+    /// have read the clock and then waited.
     fn at(self, second: u64) -> Self {
-        if self.second == second {
+        if self.second == second || (second + 1) & SECOND_MASK == self.second {
             return self;
         }
         let is_next = (self.second + 1) & SECOND_MASK == second;
@@ -118,6 +119,10 @@ mod tests {
         assert_eq!(meter.per_s(S), 7);
         (0..3).for_each(|_| meter.count(S));
         assert_eq!([S, 2 * S, 3 * S].map(|at| meter.per_s(at)), [7, 3, 0]);
+        meter.count(9 * S);
+        meter.count(8 * S);
+        assert_eq!(meter.per_s(10 * S), 2, "a late thread lost the counts");
+        let meter = RateMeter::default();
         meter.count(9 * S);
         assert_eq!([9 * S, 10 * S].map(|at| meter.per_s(at)), [0, 1]);
         let wrapped = (SECOND_MASK + 10) * S;

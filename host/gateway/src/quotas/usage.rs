@@ -18,10 +18,10 @@ impl Quotas {
         let now_ns = self.now_ns();
         let values = self.values(tenant);
         let usage = self.usage(tenant);
-        let ClientUse { rate, meter, running, .. } = &usage.all;
+        let ClientUse { rate, running, .. } = &usage.all;
         let quota = |setting, used: u64, max: u32| node(setting, (Some(used), limit_u32(max)));
         [
-            quota("requests_per_s", meter.per_s(now_ns), values.requests_per_s),
+            quota("requests_per_s", usage.meter.per_s(now_ns), values.requests_per_s),
             quota("requests_burst", rate.burst_used(now_ns), values.requests_burst),
             quota(
                 "requests_running_max",

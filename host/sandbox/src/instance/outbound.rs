@@ -73,9 +73,26 @@ impl WasiHttpHooks for Outbound {
     }
 }
 
+/// The method for a span. A guest may invent methods of any length.
+fn known_method(method: &http::Method) -> &str {
+    use http::Method;
+    const KNOWN: [Method; 9] = [
+        Method::GET,
+        Method::HEAD,
+        Method::POST,
+        Method::PUT,
+        Method::DELETE,
+        Method::CONNECT,
+        Method::OPTIONS,
+        Method::TRACE,
+        Method::PATCH,
+    ];
+    if KNOWN.contains(method) { method.as_str() } else { "_OTHER" }
+}
+
 /// Starts the span of a request (OpenTelemetry's semantic conventions for HTTP clients).
 fn start_span(trace: &Trace, request: &http::Request<WasiBody>) -> Span {
-    let method = || request.method().as_str().to_owned();
+    let method = || known_method(request.method()).to_owned();
     let mut span = trace.child(SpanKind::Client, || method().into());
     span.set("http.request.method", || AttributeValue::Text(method()));
     if let Some(host) = request.uri().host() {

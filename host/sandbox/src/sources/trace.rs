@@ -4,6 +4,9 @@ use super::{SourceFrame, SourceTable};
 use std::sync::Arc;
 use wasmtime::WasmBacktrace;
 
+/// Limit of a stack trace with source locations. A longer one is logged without them.
+const TRACE_BYTES_MAX: usize = 32 << 10;
+
 /// The offsets of a stack frame in its component: of the body of its function, and of the
 /// instruction.
 type Offsets = Option<(u32, u32)>;
@@ -37,7 +40,8 @@ pub(crate) async fn located(
     match read.map_err(std::io::Error::other).flatten() {
         Ok(frames) => {
             let located = with_locations(&plain, &frames);
-            Some(LocatedTrace { plain, located })
+            // Hostile debug information can name many long functions and files.
+            (located.len() <= TRACE_BYTES_MAX).then_some(LocatedTrace { plain, located })
         }
         Err(error) => {
             tracing::debug!(%error, "reading source locations failed");

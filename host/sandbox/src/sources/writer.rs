@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 
 /// Limit of a table. A component with more locations gets none.
-pub(super) const TABLE_BYTES_MAX: usize = 32 << 20;
+pub(crate) const TABLE_BYTES_MAX: usize = 32 << 20;
 
 /// A table under construction. Offsets are added in ascending order.
 #[derive(Default)]

@@ -16,8 +16,10 @@ use weir_types::{TenantId, Version};
 
 /// Recorded spans of a call.
 const SPANS_MAX: usize = 128;
-/// Rate limits, among which tenants are distributed.
-const RATE_LIMITS: usize = 64;
+/// Bytes of each recorded text. Guests choose some of them, such as the method of a request.
+const TEXT_BYTES_MAX: usize = 256;
+/// Rate limits, among which tenants are distributed: so many that few tenants share one.
+const RATE_LIMITS: usize = 4096;
 
 /// Limits of recorded calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,9 +38,9 @@ pub struct RecentCallLimits {
 pub struct RecentCalls {
     limits: RecentCallLimits,
     started: Instant,
-    /// Times until which the calls so far are spread out, in nanoseconds since the start. Tenants
-    /// with equal hashes share a limit.
-    spread_until_ns: [AtomicU64; RATE_LIMITS],
+    /// For each rate limit, the time at which its calls so far would end if they came at an even
+    /// rate, in nanoseconds since the start. Tenants with equal hashes share a limit.
+    spread_until_ns: Box<[AtomicU64]>,
     hasher: RandomState,
     records: Mutex<Records>,
 }
@@ -72,7 +74,7 @@ impl RecentCalls {
         Self {
             limits,
             started: Instant::now(),
-            spread_until_ns: std::array::from_fn(|_| AtomicU64::new(0)),
+            spread_until_ns: (0..RATE_LIMITS).map(|_| AtomicU64::new(0)).collect(),
             hasher: RandomState::new(),
             records: Mutex::default(),
         }
@@ -171,12 +173,12 @@ impl RecordedSpans {
             parent,
             start_unix_ns,
             span: CallSpan {
-                name: span.name.to_owned(),
+                name: cut(span.name),
                 parent: None,
                 start_ns: 0,
                 duration_ns: end_unix_ns.saturating_sub(start_unix_ns),
                 target: target(attributes).map(|(_, name, version)| format!("{name}:{version}")),
-                error: failure.map(str::to_owned),
+                error: failure.map(cut),
             },
         });
     }
@@ -207,12 +209,17 @@ impl RecordedSpans {
                 started_at_ms: call.start_unix_ns / 1_000_000,
                 duration_ns: call.end_unix_ns.saturating_sub(call.start_unix_ns),
                 status,
-                error: error.map(str::to_owned),
+                error: error.map(cut),
             },
             spans: spans.collect(),
             spans_dropped: self.dropped,
         })
     }
+}
+
+/// The start of a text, up to [`TEXT_BYTES_MAX`].
+fn cut(text: &str) -> String {
+    text[..text.floor_char_boundary(TEXT_BYTES_MAX)].to_owned()
 }
 
 /// The target of a span, from its attributes.
@@ -279,6 +286,13 @@ mod tests {
         assert_eq!(ids(&calls, "busy"), ["b49", "b48", "b47"], "the tenant with the most records loses one");
         assert_eq!(ids(&calls, "quiet"), ["q2", "q1"]);
         assert!(calls.find(&tenant("third"), "t1").is_some() && calls.find(&tenant("quiet"), "t1").is_none());
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        assert_eq!(cut("GET"), "GET");
+        assert_eq!(cut(&"é".repeat(TEXT_BYTES_MAX)), "é".repeat(TEXT_BYTES_MAX / 2));
+        assert_eq!(cut(&format!("x{}", "é".repeat(TEXT_BYTES_MAX))).len(), TEXT_BYTES_MAX - 1);
     }
 
     #[test]
