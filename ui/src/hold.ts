@@ -2,7 +2,7 @@
 // moves between the press and the release of the pointer gets no click.
 
 /** Longest press that holds values back: some browsers report no release of a scrollbar or a list. */
-const PRESS_MS_MAX = 2000;
+const PRESS_MS_MAX = 10_000;
 
 /** Number of reasons to hold values back. */
 let holds = 0;
