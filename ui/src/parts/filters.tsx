@@ -20,7 +20,8 @@ export function NameField(props: { label: string; value: string; onChange: (valu
   return (
     <label>
       {props.label}
-      <input value={props.value} onChange={(event) => props.onChange(event.currentTarget.value.trim())} />
+      {/* With each letter: a refresh of the list resets the field to `value`. */}
+      <input value={props.value} onInput={(event) => props.onChange(event.currentTarget.value.trim())} />
     </label>
   );
 }
