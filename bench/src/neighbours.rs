@@ -89,7 +89,7 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
     Ok(Section {
         key: "neighbours",
         notes: vec![format!(
-            "`hello` with {CONNECTIONS} connections, while {CALLERS} clients call another function again and again; that one's limits are 200 ms of processor time and 500 ms in all. \
+            "`hello` with {CONNECTIONS} connections, while {CALLERS} clients call another function again and again; the other function's limits are 200 ms of processor time and 500 ms in all. \
              Every call of `hello` was answered with 200: anything else fails the run."
         )],
         tables: vec![table(&results, &book)],

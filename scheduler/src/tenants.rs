@@ -5,7 +5,8 @@
 //! device time (a token bucket), and the memory of its models. Fairness is start-time fair
 //! queueing: each tenant has a virtual clock that advances with its device time divided by its
 //! weight. A tenant whose clock is more than [`LAG_ROUNDS`] rounds ahead of the last tenant that
-//! waits and could start must let that tenant start first. Fairness never leaves a device idle: if
+//! waits and could start must let that tenant start first. (The default policy also lets invocations
+//! of tenants with lower clocks start first if they need no load.) Fairness never leaves a device idle: if
 //! the tenants whose turn it is cannot use the device, the others may.
 
 mod charges;
@@ -180,6 +181,19 @@ impl Tenants {
     pub fn may_start(&self, tenant: TenantKey) -> bool {
         let state = self.table.get(tenant.0);
         self.is_within_caps(state) && (self.turns == Turns::Waived || self.is_in_turn(state))
+    }
+
+    /// Whether another tenant with waiting invocations has had less device time, by weight.
+    #[must_use]
+    pub(crate) fn is_ahead(&self, tenant: TenantKey) -> bool {
+        let clock_ns = self.table.get(tenant.0).clock_ns;
+        self.waiting.first().is_some_and(|(first_ns, _)| *first_ns < clock_ns)
+    }
+
+    /// Whether `tenant` has had less device time than `other`, by weight.
+    #[must_use]
+    pub(crate) fn is_behind(&self, tenant: TenantKey, other: TenantKey) -> bool {
+        self.table.get(tenant.0).clock_ns < self.table.get(other.0).clock_ns
     }
 
     /// Whether the limits of `tenant` prevent a start now, independent of turns.

@@ -149,6 +149,25 @@ fn flood_with_high_locality_does_not_starve_other_tenants() {
     }
 }
 
+/// Nothing interrupts a run, so a tenant with occasional calls waits for the one that runs, and not
+/// for those that wait before it.
+#[test]
+fn tenant_behind_starts_next_if_its_model_is_loaded() {
+    let mut cluster = Fixture::new(PolicyKind::FinishFirst, 1, &[]);
+    cluster.arrive("quiet", 1);
+    cluster.arrive("flood", 0);
+    cluster.run_until(10 * RUN_NS);
+    assert_eq!((cluster.starts("quiet"), cluster.starts("flood")), (1, 1));
+    (0..20).for_each(|_| cluster.arrive("flood", 0));
+    for call in 2..6 {
+        cluster.run_until((call * 4 + 2) * RUN_NS + RUN_NS / 2);
+        cluster.arrive("quiet", 1);
+        assert_eq!(cluster.starts("quiet"), call - 1, "a run was interrupted");
+        cluster.run_until((call * 4 + 3) * RUN_NS + RUN_NS / 2);
+        assert_eq!(cluster.starts("quiet"), call, "it waits behind the flood");
+    }
+}
+
 #[test]
 fn device_time_is_shared_by_weight_while_both_tenants_wait() {
     let heavy = TenantLimits { weight: 3, ..TenantLimits::default() };

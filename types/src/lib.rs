@@ -1,7 +1,8 @@
 //! Shared value types of the Weir crates. Pure values: the crate does no I/O, reads no clock and
 //! spawns no tasks.
 //!
-//! By topic: callers and names ([`TenantId`], [`Name`]), functions and models ([`FunctionId`],
+//! By topic: callers and names ([`TenantId`], [`TenantActivity`],
+//! [`Name`]), functions and models ([`FunctionId`],
 //! [`ModelId`]), content addresses ([`ContentHash`]), grants and limits ([`FunctionManifest`],
 //! [`Limits`], [`Reuse`]), batching ([`Batching`]), tensors ([`ElementType`], [`Shape`]), measured
 //! performance ([`Profile`]), prices ([`Cost`]), responses and errors ([`api`], [`ErrorCode`]).
@@ -11,6 +12,9 @@ pub use ids::{
     AsyncId, AsyncIdError, DeviceId, FunctionId, InvocationId, ModelId, Name, NameError, NodeId, Ordinal,
     TenantId, Version, WorkflowId,
 };
+
+mod activity;
+pub use activity::TenantActivity;
 
 mod alias;
 pub use alias::{Alias, AliasError, VersionRef, VersionRefError};

@@ -307,8 +307,9 @@ impl CommStore {
         Ok(CommIndex { store: self.0.id, number })
     }
 
-    /// Moves the least recently used intermediate from the device to the host, guests first.
-    /// Returns whether there was one.
+    /// Moves one intermediate from the device to the host: the least recently used of those that
+    /// other devices moved here, otherwise the least recently used of all. Returns false if there
+    /// was none.
     fn move_oldest(&self) -> Result<bool, CommError> {
         let mut state = self.0.state();
         let is_here = |kept: &KeptIntermediate| matches!(kept.tier, IntermediateTier::Device { .. });

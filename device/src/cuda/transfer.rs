@@ -3,8 +3,10 @@
 //! A device has one bus, and a copy of a gigabyte in one piece would block all other copies. Every
 //! copy is therefore cut into blocks of 2 MiB, which still reach the bus's full speed. A few blocks
 //! are in flight at a time, and the next block is chosen after each ([`schedule`]). Data in pinned
-//! memory is copied directly, all other data through the blocks of a ring. The batches, the shared
-//! pinned buffer and one wait point per layer follow StreamBox (Wu et al., USENIX ATC 2024).
+//! memory is copied directly, all other data through the blocks of a ring. A load is divided into
+//! groups, such as weights that a run reads one after the other, and compute streams wait for a
+//! group instead of the whole load. The blocks, the ring of pinned memory and the wait points follow
+//! StreamBox (Wu et al., USENIX ATC 2024).
 //!
 //! ```text
 //!   load()  ─► blocks ─► schedule ─► copy threads ─► ring ─► copy stream ─► device

@@ -132,8 +132,8 @@ impl ResponseCache {
         })
     }
 
-    /// Returns the scope in `place`, created on first use. None if the owner sets no time to live,
-    /// or if the cache is disabled.
+    /// Returns the scope of the responses of one version or push. The first call creates it and
+    /// stores it in `place`. None if `ttl_ms` is `None`, or if the cache is disabled.
     pub fn scope(self: &Arc<Self>, place: &OnceLock<Arc<Scope>>, ttl_ms: Option<u64>) -> Option<Arc<Scope>> {
         let ttl = Duration::from_millis(ttl_ms.filter(|_| self.answer_bytes_max > 0)?);
         let new = || {

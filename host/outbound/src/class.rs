@@ -81,8 +81,9 @@ pub(crate) fn embedded(ip: IpAddr) -> Option<Ipv4Addr> {
     }
 }
 
-/// The class of an address. An address with an embedded IPv4 address has the class of the latter,
-/// unless that is public and the form is obsolete.
+/// The class of an address. An IPv6 address with an embedded IPv4 address has the class of the IPv4
+/// address. If that is public, the IPv6 prefix decides: public for NAT64 and 6to4, reserved for the
+/// obsolete IPv4-translated and IPv4-compatible forms.
 pub(crate) fn classify(ip: IpAddr) -> AddressClass {
     match unmapped(ip) {
         IpAddr::V4(ip) => classify_v4(ip),

@@ -1,8 +1,14 @@
 //! The decision about a destination.
 //!
-//! In this order: endpoints of the node are refused; a `deny` rule refuses; a destination outside
-//! of the tenant's `only` is refused; an `allow` rule permits; public addresses are permitted, and
-//! on a laptop's node loopback addresses; all others are refused.
+//! The first rule that applies decides:
+//!
+//! 1. Endpoints of the node or its cluster are refused.
+//! 2. A `deny` rule refuses.
+//! 3. A destination outside of the tenant's `only` is refused.
+//! 4. Public addresses are permitted. So are loopback addresses, if the node has no tokens and
+//!    listens only on loopback.
+//! 5. An `allow` rule permits, except unspecified, multicast and broadcast addresses.
+//! 6. All others are refused.
 
 use crate::class::{AddressClass, classify, embedded, unmapped};
 use crate::endpoints::NodeEndpoints;

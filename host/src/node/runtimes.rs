@@ -50,7 +50,7 @@ impl Runtimes {
     }
 
     pub(super) fn guest_threads(&self) -> GuestThreads {
-        GuestThreads { short: self.guests.handle().clone(), long: self.long_guests.handle().clone() }
+        GuestThreads::new(self.guests.handle().clone(), self.long_guests.handle().clone())
     }
 
     /// Stops all threads. Runs on a separate thread, since a runtime must not wait for its tasks on
@@ -90,17 +90,19 @@ mod tests {
     #[test]
     fn only_long_guests_have_a_lower_priority() {
         let runtimes = Runtimes::start(&NodeConfig::default()).unwrap();
-        let threads = runtimes.guest_threads();
         let niceness = |handle: &tokio::runtime::Handle| {
             let task = handle.spawn(async { getpriority_process(None).unwrap() });
             runtimes.gateway.block_on(task).unwrap()
         };
         let process = getpriority_process(None).unwrap();
         assert_eq!(niceness(runtimes.gateway.handle()), process);
-        assert_eq!(niceness(&threads.short), process);
-        assert_eq!(niceness(&threads.long), (process + LONG_GUEST_NICENESS).min(NICENESS_MAX));
+        assert_eq!(niceness(runtimes.guests.handle()), process);
+        assert_eq!(
+            niceness(runtimes.long_guests.handle()),
+            (process + LONG_GUEST_NICENESS).min(NICENESS_MAX)
+        );
         // A thread for blocking work inherits the priority only once.
-        let blocking = threads.long.spawn_blocking(|| getpriority_process(None).unwrap());
+        let blocking = runtimes.long_guests.spawn_blocking(|| getpriority_process(None).unwrap());
         let blocking = runtimes.gateway.block_on(blocking).unwrap();
         assert_eq!(blocking, (process + LONG_GUEST_NICENESS).min(NICENESS_MAX));
         runtimes.stop();

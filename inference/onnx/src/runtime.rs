@@ -98,8 +98,9 @@ impl Runtime {
     }
 }
 
-/// Trims the arena of the runs. The arena only returns idle memory at the end of a run with that
-/// option, so this runs a model of one node.
+/// Returns the idle memory of the runs' arena to the system. ONNX Runtime shrinks the arena only at
+/// the end of a run with `memory.enable_memory_arena_shrinkage`, so the trimmer runs a model of one
+/// node with this option.
 struct Trimmer {
     /// The arena, as seen by its session; declared first, so that it drops before the session.
     arena: Allocator,

@@ -231,9 +231,15 @@ mod tests {
         let is_busy = false;
         let others_priority = None;
         let others_slack_ns = f64::INFINITY;
-        let candidates = &candidates[..];
-        let situation =
-            Situation { candidates, waiting, free_slots, is_busy, others_priority, others_slack_ns };
+        let situation = Situation {
+            candidates: &candidates,
+            waiting,
+            free_slots,
+            is_busy,
+            others_priority,
+            others_slack_ns,
+            run_ns_max: f64::INFINITY,
+        };
         batcher.choose(&[], &situation)
     }
 

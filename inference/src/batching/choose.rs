@@ -8,6 +8,8 @@
 //!   time of the whole run.
 //! - No request for another model of the tenant waits for a less urgent request, and no request for
 //!   another model misses its deadline because others joined.
+//! - While several tenants use the device, a run of more than one request takes no longer than a
+//!   limit, since the other tenants' requests wait for it.
 //!
 //! Of the remaining sizes, the choice is the one after which all waiting requests finish soonest,
 //! assuming that the rest runs at the best size that it can reach. The run has one request if more
@@ -53,6 +55,9 @@ pub(crate) struct Situation<'a> {
     /// The longest time that the next requests for other models can wait, in nanoseconds; infinite
     /// if no other model waits for this slot.
     pub(crate) others_slack_ns: f64,
+    /// The longest time that a run of more than one request may take, in nanoseconds; infinite
+    /// while no other tenant uses the device.
+    pub(crate) run_ns_max: f64,
 }
 
 /// Decision for a free slot.
@@ -80,8 +85,8 @@ pub(super) fn choose(
     let candidates = situation.candidates;
     let order = order(situation, curve);
     let members_max = candidates.len().div_ceil(situation.free_slots + 1);
-    let others_slack_ns = situation.others_slack_ns;
-    let places = BatchLimits { candidates, members_max, items_max, others_slack_ns, curve };
+    let Situation { others_slack_ns, run_ns_max, .. } = *situation;
+    let places = BatchLimits { candidates, members_max, items_max, others_slack_ns, run_ns_max, curve };
     let first_items = order.iter().take(members_max).filter_map(|position| candidates.get(*position));
     let available = first_items.fold(0_u32, |items, one| items.saturating_add(one.items)).min(items_max);
     if let Some(batch) =
@@ -91,7 +96,7 @@ pub(super) fn choose(
     }
     let all = places.gather(&order);
     let rest_max = rest_max(situation, available, members_max);
-    let chosen = best(&all.steps, rest_max, curve, rules);
+    let chosen = best(&all.steps, rest_max, &places, rules);
     if all.is_hurried
         && let Some((others, last)) =
             passing_by(&places, &order, (&all, chosen, rest_max), is_overloaded(situation, curve), rules)
@@ -176,15 +181,16 @@ fn rest_max(situation: &Situation<'_>, items: u32, members: usize) -> u32 {
 /// The step after which all waiting requests finish soonest, if the remaining requests run at the
 /// least cost per item that runs of at most `rest_max` items have. Of nearly equal steps, the
 /// smallest.
-fn best(steps: &[CandidateRun], rest_max: u32, curve: &Curve, rules: &BatchRules) -> usize {
+fn best(steps: &[CandidateRun], rest_max: u32, places: &BatchLimits<'_>, rules: &BatchRules) -> usize {
     let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return 0 };
     // Sizes that the waiting requests cannot reach do not count: requests would wait for a saving
     // that never happens.
+    let is_short = |size: u32| places.curve.estimate_ns(size).is_some_and(|ns| ns <= places.run_ns_max);
     let sizes = |size: u32| match &rules.preferred_sizes[..] {
-        [] => size <= rules.size_max.min(rest_max),
-        preferred => size == 1 || (preferred.contains(&size) && size <= rest_max),
+        [] => size <= rules.size_max.min(rest_max) && is_short(size),
+        preferred => size == 1 || (preferred.contains(&size) && size <= rest_max && is_short(size)),
     };
-    let least_ns = curve.least_cost_ns(sizes).unwrap_or(f64::INFINITY).min(first.cost_ns());
+    let least_ns = places.curve.least_cost_ns(sizes).unwrap_or(f64::INFINITY).min(first.cost_ns());
     // Time of a run beyond the least cost of its items.
     let excess_ns = |step: &CandidateRun| step.time_ns - f64::from(step.items) * least_ns;
     let paying = steps.iter().enumerate().skip(1).filter(|(position, step)| {
@@ -219,14 +225,14 @@ fn passing_by(
     let unhurried = |one: &WaitingRequest| WaitingRequest { slack_ns: f64::INFINITY, ..*one };
     let unhurried: Vec<WaitingRequest> = places.candidates.iter().map(unhurried).collect();
     let wanted = BatchLimits { candidates: &unhurried, ..*places }.gather(order);
-    let wanted = wanted.steps.get(best(&wanted.steps, rest_max, places.curve, rules))?;
+    let wanted = wanted.steps.get(best(&wanted.steps, rest_max, places, rules))?;
     if wanted.items <= first.items {
         return None;
     }
     let mut patient = places.patient(order, wanted.time_ns * MARGIN);
     places.keep_as_urgent(&mut patient);
     let others = places.gather(&patient);
-    let last = best(&others.steps, rest_max, places.curve, rules);
+    let last = best(&others.steps, rest_max, places, rules);
     let run = others.members.get(..=last)?;
     let second = others.steps.get(last)?;
     // Under overload, a run with a lower throughput makes other requests late that are not examined
@@ -256,7 +262,8 @@ fn waits(situation: &Situation<'_>, step: &CandidateRun, curve: &Curve, rules: &
     }
     let goal = rules.preferred_sizes.last().copied().unwrap_or(rules.size_max);
     let goal_ns = curve.estimate_ns(goal)?;
-    let grows = step.items < goal && goal_ns < (1.0 - SAVING_MIN) * step.cost_ns() * f64::from(goal);
+    let may_grow = step.items < goal && goal_ns <= situation.run_ns_max;
+    let grows = may_grow && goal_ns < (1.0 - SAVING_MIN) * step.cost_ns() * f64::from(goal);
     let waited_ns = situation.candidates.iter().map(|one| one.waited_ns).fold(0.0, f64::max);
     let for_ns = (delay_max_ns - waited_ns).min(step.slack_ns - goal_ns * MARGIN);
     (grows && for_ns > 0.0).then_some(for_ns)

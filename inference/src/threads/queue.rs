@@ -1,7 +1,8 @@
 //! Run queue: chooses which jobs run next. No threads and no clock: the caller locks, waits and
 //! passes the time.
 //!
-//! Tenants take turns, by the run time that they have had ([`TenantOrder`]). The models of a tenant
+//! Tenants take turns, by the run time that they have had ([`TenantOrder`]). While several tenants
+//! use the device, batches are short, since nothing interrupts a run. The models of a tenant
 //! are ordered by the priority of their first job, then by its arrival. A model at its limit of
 //! concurrent runs leaves the line until one of its runs ends.
 //!
@@ -35,6 +36,10 @@ const CANDIDATES_PER_PLACE: usize = 8;
 
 /// Other lanes whose first job is examined, so that a batch makes none of them late.
 const OTHERS_MAX: usize = 8;
+
+/// The longest run of more than one job while several tenants use the device. A job of another
+/// tenant waits for at most one such run of each thread; longer runs save little on most models.
+const SHARED_RUN_TIME_MAX: Duration = Duration::from_millis(5);
 
 /// Instruction for a free thread.
 pub(super) enum ThreadInstruction<T> {
@@ -125,6 +130,7 @@ impl<T> JobQueue<T> {
             displaced = self.remove(key, lane);
         }
         self.arrivals += 1;
+        self.tenants.arrives(&entry.lane.tenant, entry.arrived);
         let key = (priority, self.arrivals);
         self.insert(key, entry);
         Ok((key, displaced))
@@ -275,6 +281,11 @@ impl<T> JobQueue<T> {
             is_busy: self.running_jobs().next().is_some(),
             others_priority: self.tenants.first_of_others(&lane.tenant, number).map(|(priority, _)| priority),
             others_slack_ns: if others_free > 0 { f64::INFINITY } else { self.others_slack_ns(number, now) },
+            run_ns_max: if self.tenants.is_used_by_others(&lane.tenant, now) {
+                SHARED_RUN_TIME_MAX.as_nanos() as f64
+            } else {
+                f64::INFINITY
+            },
         };
         let positions = match batcher.choose(&fit.class, &situation) {
             BatchChoice::Run(positions) => positions,

@@ -9,7 +9,8 @@
 //!
 //! An invocation that needs a load takes a device for longer than one that does not. It yields to
 //! invocations that arrived up to [`YIELD_LOADS`] load times after it and need no load; it yields
-//! less the more invocations wait for the same load.
+//! less the more invocations wait for the same load. An invocation also yields to those of tenants
+//! that have had less device time, if the device holds their models: nothing interrupts its run.
 //!
 //! Invocations of the same function, models and tenant form a queue. The devices that hold the
 //! models may serve the head of a queue soon, while later invocations of the queue would wait
@@ -176,6 +177,43 @@ impl FinishFirst {
         if heads <= HEADS_ALL_MAX && heads * free <= ALL_MAX { Scope::All } else { Scope::News }
     }
 
+    /// The head after it has yielded to one of `heads`; `None` if it starts now.
+    fn yields(
+        &self,
+        view: &View,
+        (head, request): (Head, &PlacementRequest),
+        device: DeviceKey,
+        heads: &[Head],
+    ) -> Option<Head> {
+        let later = head.yields(view, device, request);
+        let later = later.filter(|later| heads.last().is_some_and(|other| *other < *later));
+        later.or_else(|| self.first_of_tenants_behind(view, request, device, heads).map(|at| head.after(at)))
+    }
+
+    /// The first of `heads` whose tenant has had less device time than that of `request`, and whose
+    /// models the device holds.
+    fn first_of_tenants_behind(
+        &self,
+        view: &View,
+        request: &PlacementRequest,
+        device: DeviceKey,
+        heads: &[Head],
+    ) -> Option<Head> {
+        let tenants = view.tenants();
+        if !tenants.is_ahead(request.tenant) {
+            return None;
+        }
+        let device = view.device(device)?;
+        let is_behind = |head: &&Head| {
+            self.queues.get(head.queue, head.order).is_some_and(|other| {
+                tenants.is_behind(other.tenant, request.tenant)
+                    && tenants.may_start(other.tenant)
+                    && device.own(&other.models).all(|demand| device.holds(demand.model))
+            })
+        };
+        heads.iter().rev().find(is_behind).copied()
+    }
+
     /// The decision about an invocation, and the next invocation of its queue to cost separately.
     fn judge(
         &self,
@@ -226,6 +264,11 @@ impl Head {
         let yield_ns = round_ns(YIELD_LOADS * load_ns as f64 / f64::from(waiting.max(1)));
         (yield_ns > 0).then(|| Self { turn: (self.order.0.saturating_add(yield_ns), self.order.1), ..self })
     }
+
+    /// The head, postponed until after `other`.
+    fn after(self, other: Self) -> Self {
+        Self { turn: (other.turn.0, other.turn.1.saturating_add(1)), ..self }
+    }
 }
 
 impl Verdict {
@@ -275,8 +318,7 @@ impl Policy for FinishFirst {
             match verdict {
                 Verdict::Start(device) => {
                     if !self.passes.are_spent(invocation)
-                        && let Some(later) = head.yields(view, device, request)
-                        && heads.last().is_some_and(|other| *other < later)
+                        && let Some(later) = self.yields(view, (head, request), device, &heads)
                     {
                         insert(&mut heads, Some(later));
                         continue;

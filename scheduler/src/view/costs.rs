@@ -20,8 +20,8 @@ const ACCELERATION: u64 = 8;
 const TRIALS: u64 = 2;
 
 impl View {
-    /// The expected cost of granting `request`'s models on a device and running it there, assuming
-    /// there is room.
+    /// Estimates the times of granting `request`'s models on a device and running it there, assuming
+    /// there is room. Leaves `cost` zero and `load_by_tier` empty.
     #[must_use]
     pub fn estimate(&self, now_ns: u64, device: &DeviceView, request: &PlacementRequest) -> Estimate {
         let missing = || device.own(&request.models).filter(|demand| !device.holds(demand.model));

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use weir_provision::Stamp;
 
-/// Settings for this machine's package registries: certificates, and the settings of apt, pip and
-/// npm.
+/// Files of this machine that are copied into the base system, so that it reaches the same package
+/// registries: name resolution, certificates, and the settings of apt, pip and npm.
 const SETTINGS: [&str; 8] = [
     "/etc/apt/apt.conf.d",
     "/etc/apt/sources.list.d",

@@ -137,7 +137,8 @@ impl Dispatch {
         let run = Box::pin(finish(sandbox, guest_call, permits, self.slots.clone(), account));
         // Tensor functions compute, so they start on a guest thread.
         let started = Instant::now();
-        let report = self.guests.run(run, function.account.usage()).await.map_err(|panic| panicked(&panic));
+        let turn = self.guests.turn(&function.deployment().id.tenant, function.account.usage());
+        let report = self.guests.run(run, turn).await.map_err(|panic| panicked(&panic));
         let fault = report.map_or_else(Some, |report| report.fault);
         match (fault, receiver.await) {
             (None, Ok(outputs)) => Ok(Completion {
@@ -331,7 +332,8 @@ impl Dispatch {
         mut receiver: AnswerReceiver,
         outgoing: Outgoing<'_>,
     ) -> Result<Response, Fault> {
-        let first = if deployment.is_brief.load(Ordering::Relaxed) {
+        let turn = self.guests.turn(&deployment.id.tenant, outgoing.account.usage());
+        let first = if deployment.is_brief.load(Ordering::Relaxed) && !turn.is_over() {
             Slice::new(&mut run, &mut receiver, &outgoing.account.usage()).await
         } else {
             First::Spent
@@ -339,11 +341,11 @@ impl Dispatch {
         let report = match first {
             First::Ended(report) => Ok(report),
             First::Answered(response) => {
-                let rest = self.guests.run(run, outgoing.account.usage());
+                let rest = self.guests.run(run, turn);
                 return outgoing.send(response, Some(rest)).await;
             }
             First::Spent => {
-                let mut rest = self.guests.run(run, outgoing.account.usage());
+                let mut rest = self.guests.run(run, turn);
                 tokio::select! {
                     biased;
                     Ok(response) = &mut receiver => return outgoing.send(response, Some(rest)).await,

@@ -1,49 +1,53 @@
 //! The threads of guests. A guest that computes for long moves to threads of a lower priority, so
-//! that other guests and the gateway need not wait for it.
+//! that other guests and the gateway need not wait for it. So does every guest of a tenant that has
+//! used its share of the time at normal priority ([`turns`]).
+
+mod turns;
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio_util::task::AbortOnDropHandle;
-use weir_sandbox::instance::{InvocationReport, SandboxUsage};
-
-/// The CPU time after which a guest is long. Most functions use less, even those of interpreted
-/// languages.
-const SHORT: Duration = Duration::from_millis(4);
+pub(super) use turns::Turn;
+use turns::Turns;
+use weir_sandbox::instance::SandboxUsage;
+use weir_types::TenantId;
 
 /// The threads of guests.
 #[derive(Debug, Clone)]
 pub struct GuestThreads {
-    /// For guests in their first milliseconds of CPU time, and for work on behalf of guests.
-    pub short: Handle,
-    /// For long guests. These threads have a lower priority.
-    pub long: Handle,
+    short: Handle,
+    long: Handle,
+    turns: Arc<Turns>,
 }
 
 impl GuestThreads {
-    /// Continues a guest whose CPU time is counted in `usage`.
-    pub(super) fn run(
-        &self,
-        guest: Pin<Box<impl Future<Output = InvocationReport> + Send + 'static>>,
-        usage: Arc<SandboxUsage>,
-    ) -> AbortOnDropHandle<InvocationReport> {
-        self.run_measured(guest, move || usage.cpu_time())
+    /// `short` has the threads for guests in their first milliseconds of CPU time, and for work on
+    /// behalf of guests. `long` has those for other guests, at a lower priority.
+    #[must_use]
+    pub fn new(short: Handle, long: Handle) -> Self {
+        let turns = Arc::new(Turns::new(short.metrics().num_workers()));
+        Self { short, long, turns }
     }
 
-    fn run_measured<Guest>(
-        &self,
-        guest: Pin<Box<Guest>>,
-        cpu_time: impl Fn() -> Duration + Send + 'static,
-    ) -> AbortOnDropHandle<Guest::Output>
+    /// Begins the turn of a guest of `tenant` whose CPU time is counted in `usage`.
+    pub(super) fn turn(&self, tenant: &TenantId, usage: Arc<SandboxUsage>) -> Turn {
+        self.turns.clone().begin(tenant, move || usage.cpu_time())
+    }
+
+    /// Continues a guest.
+    pub(super) fn run<Guest>(&self, guest: Pin<Box<Guest>>, turn: Turn) -> AbortOnDropHandle<Guest::Output>
     where
         Guest: Future<Output: Send + 'static> + Send + 'static,
     {
         let long = self.long.clone();
+        if turn.is_over() {
+            return AbortOnDropHandle::new(long.spawn(guest));
+        }
         AbortOnDropHandle::new(self.short.spawn(async move {
-            match until_long(guest, cpu_time).await {
+            match until_over(guest, turn).await {
                 Ok(output) => output,
                 Err(guest) => output(AbortOnDropHandle::new(long.spawn(guest))).await,
             }
@@ -59,10 +63,10 @@ impl GuestThreads {
     }
 }
 
-/// Polls a guest until it ends, or returns it once it is long.
-async fn until_long<Guest: Future>(
+/// Polls a guest until it ends, or returns it once its turn is over.
+async fn until_over<Guest: Future>(
     guest: Pin<Box<Guest>>,
-    cpu_time: impl Fn() -> Duration,
+    turn: Turn,
 ) -> Result<Guest::Output, Pin<Box<Guest>>> {
     let mut polled = Some(guest);
     std::future::poll_fn(move |cx| {
@@ -70,7 +74,7 @@ async fn until_long<Guest: Future>(
         if let Poll::Ready(output) = guest.as_mut().poll(cx) {
             return Poll::Ready(Ok(output));
         }
-        if cpu_time() >= SHORT {
+        if turn.is_over() {
             return Poll::Ready(Err(guest));
         }
         polled = Some(guest);
@@ -93,6 +97,7 @@ async fn output<Output>(task: AbortOnDropHandle<Output>) -> Output {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
     use tokio::runtime::{Builder, Runtime};
 
     struct Threads(Runtime, Runtime);
@@ -105,7 +110,7 @@ mod tests {
         }
 
         fn handles(&self) -> GuestThreads {
-            GuestThreads { short: self.0.handle().clone(), long: self.1.handle().clone() }
+            GuestThreads::new(self.0.handle().clone(), self.1.handle().clone())
         }
     }
 
@@ -132,7 +137,9 @@ mod tests {
         let clock_ms = Arc::new(AtomicU64::new(0));
         let guest = Box::pin(guest(clock_ms.clone()));
         let cpu_time = move || Duration::from_millis(clock_ms.load(Ordering::Relaxed));
-        let task = threads.handles().run_measured(guest, cpu_time);
+        let handles = threads.handles();
+        let turn = handles.turns.clone().begin(&TenantId::default(), cpu_time);
+        let task = handles.run(guest, turn);
         threads.0.block_on(task).unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
     }
 
@@ -164,7 +171,9 @@ mod tests {
             let _ = moved.send(here());
             std::future::pending::<()>().await;
         });
-        let task = threads.handles().run_measured(guest, || SHORT);
+        let handles = threads.handles();
+        let turn = handles.turns.clone().begin(&TenantId::default(), || turns::LENGTH);
+        let task = handles.run(guest, turn);
         assert_eq!(threads.0.block_on(wait).unwrap(), "long");
         drop(task);
         // The guest has dropped its sender.

@@ -29,8 +29,8 @@ pub(super) const KEY_HEADERS: [HeaderName; 11] = [
     ORIGIN,
 ];
 
-/// Headers that ask for a part of a response, or for a response only after a change. The function
-/// must see such requests.
+/// Headers that ask for a part of a response, for a response only after a change, or for another
+/// protocol. The function must see such requests.
 const PARTIAL: [HeaderName; 7] =
     [RANGE, IF_RANGE, IF_MATCH, IF_NONE_MATCH, IF_MODIFIED_SINCE, IF_UNMODIFIED_SINCE, UPGRADE];
 

@@ -125,8 +125,9 @@ impl InstanceState {
 }
 
 /// Whether an instance may keep `entry` of its table between invocations; releases the invocation's
-/// resources in it. A stream of a body looks like one of standard output here. This is safe: the
-/// stream's body is in the table as well, and is rejected.
+/// resources in it. The streams of a body have the same type as those of standard input and output,
+/// and are therefore accepted. This is safe: the body itself is in the table as well, and is
+/// rejected.
 fn may_lie_idle(entry: &mut (dyn Any + Send)) -> bool {
     if let Some(model) = entry.downcast_mut::<OpenModel>() {
         model.park();

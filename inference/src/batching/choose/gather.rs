@@ -56,6 +56,7 @@ pub(super) struct BatchLimits<'a> {
     pub(super) members_max: usize,
     pub(super) items_max: u32,
     pub(super) others_slack_ns: f64,
+    pub(super) run_ns_max: f64,
     pub(super) curve: &'a Curve,
 }
 
@@ -82,7 +83,9 @@ impl BatchLimits<'_> {
             let others_wait = batch.steps.first().is_some_and(|first| self.others_slack_ns >= first.time_ns);
             let others_slack_ns = if others_wait { self.others_slack_ns } else { f64::INFINITY };
             let is_late = bound_ns * MARGIN > slack_ns.min(one.slack_ns).min(others_slack_ns);
-            let is_too_much = together > self.items_max || bytes.saturating_add(one.bytes) > BATCH_BYTES_MAX;
+            let is_too_much = together > self.items_max
+                || bytes.saturating_add(one.bytes) > BATCH_BYTES_MAX
+                || bound_ns > self.run_ns_max;
             if !batch.members.is_empty() && (is_late || is_too_much) {
                 batch.is_hurried |= is_late;
                 continue;

@@ -27,10 +27,15 @@ fn one(slack_ns: f64) -> WaitingRequest {
 }
 
 fn situation(candidates: &[WaitingRequest]) -> Situation<'_> {
-    let waiting = candidates.len();
-    let others_priority = None;
-    let others_slack_ns = f64::INFINITY;
-    Situation { candidates, waiting, free_slots: 0, is_busy: false, others_priority, others_slack_ns }
+    Situation {
+        candidates,
+        waiting: candidates.len(),
+        free_slots: 0,
+        is_busy: false,
+        others_priority: None,
+        others_slack_ns: f64::INFINITY,
+        run_ns_max: f64::INFINITY,
+    }
 }
 
 fn chosen(candidates: &[WaitingRequest], curve: &Curve, rules: &BatchRules) -> Vec<usize> {

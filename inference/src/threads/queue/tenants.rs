@@ -2,13 +2,13 @@
 //!
 //! The tenant that has had the least run time is next. Idle time earns no credit: the run time of a
 //! tenant counts as at least that of the tenant whose run started last. When a run starts, its
-//! tenant is charged with the time of the lane's previous run. When the run ends, the charge is
-//! corrected to the actual time.
+//! tenant is charged with the time of the previous run of the same lane (the jobs of one model, or
+//! of models that take turns). When the run ends, the charge is corrected to the actual time.
 
 use super::JobOrder;
 use std::collections::{BTreeSet, HashMap};
-use std::time::Duration;
-use weir_types::TenantId;
+use std::time::{Duration, Instant};
+use weir_types::{TenantActivity, TenantId};
 
 /// Maximum run time by which a tenant can exceed the others. The limit bounds how long a tenant
 /// waits after a single long run.
@@ -26,6 +26,7 @@ pub(super) struct TenantOrder {
     lanes: usize,
     /// Run time of the tenant whose run started last.
     floor_ns: u64,
+    activity: TenantActivity,
 }
 
 /// A tenant's place in the order: the run time that it has had, and the arrival of its first job.
@@ -84,6 +85,16 @@ impl TenantOrder {
         if self.change(tenant, |share| share.heads.remove(&(first, lane))) {
             self.lanes -= 1;
         }
+    }
+
+    /// Whether tenants other than `tenant` use the device.
+    pub(super) fn is_used_by_others(&self, tenant: &TenantId, now: Instant) -> bool {
+        self.activity.is_used_by_others(tenant, now)
+    }
+
+    /// Notes that a job of `tenant` has arrived.
+    pub(super) fn arrives(&mut self, tenant: &TenantId, arrived: Instant) {
+        self.activity.arrives(tenant, arrived);
     }
 
     /// Adds a waiting job.

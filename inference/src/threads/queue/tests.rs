@@ -101,12 +101,17 @@ fn flat(number: u64, slots: usize, batching: &Batching) -> Lane {
     let signature = Signature { inputs: vec![port("x")], outputs: vec![port("y")] };
     let batching = Batching { mode: BatchingMode::On, ..batching.clone() };
     let rules = BatchRules::for_signature(&signature, &batching).unwrap().unwrap();
+    Lane { batcher: Some(batcher(rules, |_| 1_000_000)), ..lane_of("default", number, slots) }
+}
+
+/// A batcher whose profile has these run times by number of items.
+fn batcher(rules: BatchRules, time_ns: impl Fn(u64) -> u64) -> Arc<Batcher> {
     let mut profile = Profile::default();
     for items in [1, 2, 4, 8, 16, 32] {
         let time = profile.run_time_ns.entry(items).or_default();
-        (0..2).for_each(|_| time.add(1_000_000));
+        (0..2).for_each(|_| time.add(time_ns(u64::from(items))));
     }
-    Lane { batcher: Some(Arc::new(Batcher::new(rules, profile))), ..lane_of("default", number, slots) }
+    Arc::new(Batcher::new(rules, profile))
 }
 
 fn fitting(job: u32, lane: &Lane, class: u32) -> QueueEntry<u32> {
@@ -158,6 +163,37 @@ fn models_run_by_arrival_of_first_job_despite_backlog() {
     assert_eq!(place, 2, "those that came before it are two batches, and no other goes first");
     assert!(runs.iter().all(|run| run.iter().all(|job| *job < 1_000) || run.len() == 1));
     assert_eq!(runs.iter().flatten().count(), 501);
+}
+
+#[test]
+fn batches_are_short_while_another_tenant_uses_the_device() {
+    let rules = flat(7, 1, &Batching::default()).batcher.unwrap().rules().clone();
+    // Four items take 4 ms, and eight take 6 ms.
+    let batcher = batcher(rules, |items| 2_000_000 + items * 500_000);
+    let lane = Lane { batcher: Some(batcher), ..lane_of("first", 7, 1) };
+    let other = lane_of("second", 8, 1);
+    let mut queue = JobQueue::new(100, 1);
+    let start = Instant::now();
+    let mut run_at = |after_ms: u64, of_other: bool| {
+        let now = start + Duration::from_millis(after_ms);
+        for job in 0..8 {
+            assert!(queue.push(100, QueueEntry { arrived: now, ..fitting(job, &lane, 0) }).is_ok());
+        }
+        if of_other {
+            assert!(queue.push(100, QueueEntry { arrived: now, ..entry(9, &other, None) }).is_ok());
+        }
+        let mut runs = Vec::new();
+        while let ThreadInstruction::Run(taken) = queue.take(0, now) {
+            queue.finish(0, &taken.lane, Vec::new(), now);
+            runs.push((taken.lane.number, taken.jobs.len()));
+        }
+        runs
+    };
+    assert_eq!(run_at(0, false), [(7, 8)]);
+    let shared = run_at(1, true);
+    assert!(shared.contains(&(8, 1)) && shared.iter().all(|(_, jobs)| *jobs <= 4), "{shared:?}");
+    assert_eq!(run_at(900, false), [(7, 4), (7, 4)], "the other tenant's job was a moment ago");
+    assert_eq!(run_at(1_100, false), [(7, 8)]);
 }
 
 #[test]

@@ -97,6 +97,23 @@ impl BruteForce {
         alike.find(|other| !waits(other)).map(|(order, _)| *order)
     }
 
+    /// Whether the invocation at `order` starts before `request`, because its tenant is behind.
+    fn is_before(
+        &self,
+        view: &View,
+        device: DeviceKey,
+        order: LinePosition,
+        request: &PlacementRequest,
+    ) -> bool {
+        let device = view.device(device).unwrap();
+        let tenants = view.tenants();
+        self.waiting.iter().filter(|(other, _)| *other == order).any(|(_, other)| {
+            tenants.is_behind(other.tenant, request.tenant)
+                && tenants.may_start(other.tenant)
+                && other.models.iter().all(|demand| device.holds(demand.model))
+        })
+    }
+
     fn yield_ns(view: &View, device: DeviceKey, request: &PlacementRequest) -> u64 {
         let device = view.device(device).unwrap();
         let missing: Vec<_> = request.models.iter().filter(|demand| !device.holds(demand.model)).collect();
@@ -140,6 +157,12 @@ impl Policy for BruteForce {
                         self.passes.invocation == Some(invocation) && self.passes.count >= PASSES_MAX;
                     if yield_ns > 0 && !has_yielded && !is_spent {
                         turns.push(((order.0 + yield_ns, order.1), order, true));
+                        continue;
+                    }
+                    let after =
+                        turns.iter().filter(|(_, other, _)| self.is_before(view, device, *other, request));
+                    if let Some((turn, ..)) = after.min().filter(|_| !is_spent) {
+                        turns.push(((turn.0, turn.1 + 1), order, true));
                         continue;
                     }
                     let behind = self.queue(request).into_iter().find(|other| *other > order);

@@ -18,8 +18,8 @@ impl WorkflowAdmission {
         }
     }
 
-    /// The first ready step with a reservation on the device that ends before the reservations that
-    /// it passes.
+    /// The first ready step in the device's calendar. It may overtake reservations whose steps are
+    /// not ready only if it ends before the earliest of them starts, and needs no unplanned load.
     fn reserved(&self, now_ns: u64, device: usize) -> Option<StepKey> {
         let lane = &self.lanes[device];
         let mut passed_ns = u64::MAX;
