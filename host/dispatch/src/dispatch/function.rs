@@ -82,6 +82,7 @@ impl Dispatch {
                 return Ok(response);
             }
         };
+        self.copy_http(&call, &function, (&head, &guest_uri), body.as_ref());
         let ready = self.ready_function(&call, &function, admission).await?;
         head.uri = guest_uri;
         let request = http::Request::from_parts(head, ());
