@@ -154,12 +154,25 @@ async fn keep(
     let canary = canary::note_push(node, before, &entry);
     let removed_versions =
         if created { remove_old_versions(node, entry.source.id()).await } else { Vec::new() };
-    let version = entry.record.version;
-    let roles = node.models.roles(&caller.tenant, name);
-    let shadow = roles.shadow.filter(|shadow| shadow.version == version);
-    let is_preview = !roles.serves(version);
-    let model = node.models.describe(&entry);
-    Ok(Json(ModelPushed { model, canary, shadow, is_preview, removed_versions }))
+    Ok(Json(pushed_as(node, &entry, canary, removed_versions)))
+}
+
+/// The answer to a push of `entry`.
+fn pushed_as(
+    node: &NodeState,
+    entry: &ModelEntry,
+    canary: Option<Canary>,
+    removed_versions: Vec<Version>,
+) -> ModelPushed {
+    let ModelId { tenant, name, version } = entry.source.id();
+    let roles = node.models.roles(tenant, name);
+    ModelPushed {
+        model: node.models.describe(entry),
+        canary,
+        shadow: roles.shadow.filter(|shadow| shadow.version == *version),
+        is_preview: !roles.serves(*version),
+        removed_versions,
+    }
 }
 
 /// Removes the versions above `models.versions_keep`. The push has succeeded already, so a failure is
