@@ -32,6 +32,7 @@ pub(crate) mod replay;
 pub(crate) mod restore;
 pub(crate) mod rollback;
 pub(crate) mod secrets;
+mod shadow;
 pub(crate) mod simulate;
 pub(crate) mod status;
 pub(crate) mod top;

@@ -32,7 +32,7 @@ use weir_cluster::Participation;
 use weir_control::response_cache::ResponseCache;
 use weir_device::Arena;
 use weir_dispatch::intermediates::Intermediates;
-use weir_dispatch::{Dispatch, GuestThreads, InstanceLimits, InstanceSlots};
+use weir_dispatch::{CopyLimits, Dispatch, GuestThreads, InstanceLimits, InstanceSlots};
 use weir_gateway::{
     Access, Gateway, GivenIds, NodeState, PageGuard, PagesConfig, Permits, RequestConfig, RequestTracking,
     Server, Shutdown, Tokens,
@@ -290,6 +290,7 @@ async fn start(config: NodeConfig, guests: GuestThreads) -> anyhow::Result<Start
         guests,
         images: Arc::new(ImageDecoder::new(&config.sandbox.images)),
         recompiler: deployed.recompiler(&config, &metrics),
+        copies: Arc::new(CopyLimits::new(config.scheduler.shadow.clone())),
     };
     let state = NodeState {
         config: request_config(&config),

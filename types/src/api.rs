@@ -19,6 +19,9 @@ pub use calls::{CallKind, CallSpan, CallTimeline, RecentCall, RecentCallPage};
 mod canary;
 pub use canary::{Canary, CanaryReport, VersionCalls};
 
+mod shadow;
+pub use shadow::{ComparedCalls, Shadow, ShadowReport};
+
 mod aliases;
 pub use aliases::{AliasRequest, AliasTarget, Aliases};
 
@@ -155,6 +158,9 @@ pub struct Function {
     /// The version that gets a share of the calls, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<Canary>,
+    /// The version that gets copies of calls, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shadow: Option<Shadow>,
     /// The aliases that were set.
     #[serde(default, skip_serializing_if = "Aliases::is_empty")]
     pub aliases: Aliases,
@@ -170,6 +176,9 @@ pub struct Deployed {
     /// The share of the calls that the version gets, if it is a canary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<Canary>,
+    /// The percentage of the calls that are copied to the version, if it is a shadow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shadow: Option<Shadow>,
     /// Whether the version gets only the calls that name it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_preview: bool,
@@ -237,6 +246,9 @@ pub struct ModelPushed {
     /// The share of the version, if it is a canary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<Canary>,
+    /// The percentage of the inferences that are copied to the version, if it is a shadow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shadow: Option<Shadow>,
     /// Whether the version gets only the runs that name it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_preview: bool,
@@ -287,6 +299,9 @@ pub struct Model {
     /// The version that gets a share of the runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<Canary>,
+    /// The version that gets copies of inferences.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shadow: Option<Shadow>,
     /// The aliases that were set.
     #[serde(default, skip_serializing_if = "Aliases::is_empty")]
     pub aliases: Aliases,

@@ -86,6 +86,8 @@ codes! {
     VersionNotFound = "version-not-found";
     /// The function has no canary.
     CanaryNotFound = "canary-not-found";
+    /// The function or model has no shadow.
+    ShadowNotFound = "shadow-not-found";
     /// The asynchronous invocation does not exist.
     InvocationNotFound = "invocation-not-found";
     /// The named object does not exist or has expired.

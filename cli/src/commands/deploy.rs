@@ -5,6 +5,7 @@ mod grants;
 use crate::client::Client;
 use crate::commands::CommandContext;
 use crate::commands::canary::{self, CanaryArgs};
+use crate::commands::shadow::ShadowArgs;
 use crate::commands::up::Signals;
 use crate::commands::watch::{Deployer, LogFollower, Watcher};
 use crate::error::Problem;
@@ -33,6 +34,9 @@ const ABANDON: Duration = Duration::from_secs(1);
 /// With --canary, the new version gets a share of the calls, and the previous version the others. The
 /// node ends the canary if more of its calls fail or are slow. `weir promote` gives it all calls.
 ///
+/// With --shadow, the node copies a percentage of the calls to the new version, and discards its
+/// answers. `weir functions show NAME` compares both versions, and `weir rollback NAME` ends the copies.
+///
 /// With --preview, the new version gets no calls, except those that name it: /fn/NAME@VERSION/. `weir
 /// promote NAME VERSION` gives it all calls.
 ///
@@ -46,6 +50,7 @@ const ABANDON: Duration = Duration::from_secs(1);
 ///   weir deploy hello target/hello.wasm
 ///   weir deploy --canary 10                       # the new version gets 10 % of the calls
 ///   weir deploy --canary 10 --promote-after 5m    # and all of them, unless it fails more often
+///   weir deploy --shadow 10                       # the new version gets copies of 10 % of the calls
 ///   weir deploy --preview                         # no calls, except at /fn/NAME@VERSION/
 ///   weir deploy digits digits.wasm --models digits --limit deadline_ms=5000
 #[derive(Debug, clap::Args)]
@@ -65,10 +70,12 @@ pub(crate) struct DeployArgs {
     #[arg(long)]
     no_build: bool,
     /// Deploy the project again after every file change, and show the function's log
-    #[arg(long, conflicts_with_all = ["no_build", "file", "canary"])]
+    #[arg(long, conflicts_with_all = ["no_build", "file", "canary", "shadow"])]
     watch: bool,
     #[command(flatten)]
     canary: CanaryArgs,
+    #[command(flatten)]
+    shadow: ShadowArgs,
     /// Give the new version no calls, except those that name it
     #[arg(long, conflicts_with_all = ["canary", "watch"])]
     preview: bool,
@@ -107,8 +114,9 @@ pub(crate) fn run(args: &DeployArgs, context: &CommandContext) -> Result<()> {
     let deployed = deployment.send(&client, context.output)?;
     match deployed.canary.filter(|canary| canary.promote_after_ms.is_some()) {
         None => {
-            let is_first = deployed.canary.is_none() && !deployed.is_preview && deployed.created;
-            if is_first && (args.canary.is_given() || args.preview) {
+            let is_active = deployed.canary.is_none() && deployed.shadow.is_none() && !deployed.is_preview;
+            let is_beside = args.canary.is_given() || args.shadow.is_given() || args.preview;
+            if is_active && deployed.created && is_beside {
                 context.output.note("no version was active before, so this one gets all calls");
             }
             context.output.result(&deployed, |deployed| describe(deployed, &client))
@@ -124,10 +132,10 @@ pub(crate) fn run(args: &DeployArgs, context: &CommandContext) -> Result<()> {
 }
 
 impl DeployArgs {
-    /// The share of the calls of the new version, as a query; none for all calls.
+    /// The role of the new version beside the active one, as a query; empty for all calls.
     fn role(&self) -> Vec<(&'static str, String)> {
         let preview = self.preview.then(|| ("preview", "true".to_owned()));
-        self.canary.query().into_iter().chain(preview).collect()
+        self.canary.query().into_iter().chain(self.shadow.query()).chain(preview).collect()
     }
 }
 

@@ -4,12 +4,13 @@ use crate::commands::CommandContext;
 use crate::commands::alias::{self, AliasArgs};
 use crate::commands::canary;
 use crate::commands::collection::{Collection, NameArgs, RemoveArgs, ShowArgs};
+use crate::commands::shadow;
 use crate::output::{age, size, table, time};
 use crate::settings::ClientArgs;
 use anyhow::Result;
 use clap::Subcommand;
 use weir_types::FunctionKind;
-use weir_types::api::{Function, FunctionVersion};
+use weir_types::api::{Function, FunctionVersion, ShadowReport};
 
 /// List, show and remove functions
 ///
@@ -48,15 +49,23 @@ pub(crate) fn run(args: FunctionsArgs, context: &CommandContext) -> Result<()> {
     let functions = Collection::open("functions", &args.client, context)?;
     match args.action.unwrap_or(FunctionAction::List) {
         FunctionAction::List => functions.list(list),
-        FunctionAction::Show(args) => functions.show(
-            &args,
-            |function: &Function| details(&function.active, Some(function)),
-            |version: &FunctionVersion| details(version, None),
-        ),
+        FunctionAction::Show(args) => show(&args, &functions),
         FunctionAction::Versions(NameArgs { name }) => functions.list_versions(&name, version_list),
         FunctionAction::Alias(args) => alias::run(&args, &functions),
         FunctionAction::Rm(args) => functions.remove(&args),
     }
+}
+
+fn show(ShowArgs { name, version }: &ShowArgs, functions: &Collection) -> Result<()> {
+    if let Some(version) = *version {
+        let version: FunctionVersion = functions.get_version(name, version)?;
+        return functions.output.result(&version, |version| details(version, None));
+    }
+    let function: Function = functions.get(name)?;
+    let shadow = shadow::fetch(&functions.client, functions.segment, name, function.shadow)?;
+    functions
+        .output
+        .result(&function, |function| details(&function.active, Some((function, shadow.as_ref()))))
 }
 
 /// Display name of a function kind.
@@ -108,7 +117,7 @@ fn version_list(versions: &[FunctionVersion]) -> String {
     table(["VERSION", "KIND", "SIZE", "DEPLOYED", "SHA-256"], rows)
 }
 
-fn details(function: &FunctionVersion, all: Option<&Function>) -> String {
+fn details(function: &FunctionVersion, all: Option<(&Function, Option<&ShadowReport>)>) -> String {
     let list = |items: Vec<String>| if items.is_empty() { "-".to_owned() } else { items.join(", ") };
     let manifest = &function.manifest;
     let mut facts = vec![
@@ -129,9 +138,11 @@ fn details(function: &FunctionVersion, all: Option<&Function>) -> String {
     facts.extend(manifest.public.then(|| ("public", format!("/fn/{}:{}/", function.tenant, function.name))));
     facts.extend(manifest.slo_ms.map(|ms| ("slo", format!("{ms} ms"))));
     facts.extend(manifest.cost_slo.map(|cost| ("cost slo", cost.to_string())));
-    if let Some(all) = all {
+    if let Some((all, shadow)) = all {
         facts.push(("versions", list(all.versions.iter().map(ToString::to_string).collect())));
         facts.extend(all.canary.map(|canary| ("canary", canary::share(canary, "calls"))));
+        let lines = shadow.map(|shadow| shadow::lines(shadow, "calls")).unwrap_or_default();
+        facts.extend(["shadow"].into_iter().chain(std::iter::repeat("")).zip(lines));
         facts.extend(alias::on_one_line(&all.aliases).map(|aliases| ("aliases", aliases)));
     }
     let facts: String = facts.iter().map(|(name, value)| format!("{name:<13}{value}\n")).collect();

@@ -12,6 +12,7 @@ use crate::commands::alias::{self, AliasArgs};
 use crate::commands::canary;
 use crate::commands::collection::{Collection, RemoveArgs, ShowArgs, VersionArgs};
 use crate::commands::functions::cache;
+use crate::commands::shadow;
 use crate::output::{age, duration, size, table, time};
 use crate::project::old_versions;
 use crate::settings::ClientArgs;
@@ -19,7 +20,7 @@ use anyhow::Result;
 use clap::Subcommand;
 use push::PushArgs;
 use std::time::Duration;
-use weir_types::api::{Model, ModelOnDevice, ModelRuns, ModelVersion, VersionRequest};
+use weir_types::api::{Model, ModelOnDevice, ModelRuns, ModelVersion, ShadowReport, VersionRequest};
 use weir_types::{Name, Port, RunningMean, Signature, Version};
 
 /// Push, list, show and remove models
@@ -72,7 +73,7 @@ enum ModelAction {
         /// Version to promote [default: the canary]
         version: Option<u32>,
     },
-    /// End the canary of a model, or push an earlier version again, as the newest
+    /// End the canary or the shadow of a model, or push an earlier version again, as the newest
     Rollback {
         /// Name of the model
         name: Name,
@@ -106,7 +107,7 @@ pub(crate) fn run(args: ModelsArgs, context: &CommandContext) -> Result<()> {
         ModelAction::Push(args) => push::run(&args, &models),
         ModelAction::Pull(args) => pull::run(args, &models),
         ModelAction::Sync(args) => sync::run(&args, models),
-        ModelAction::Show(args) => models.show(&args, with_versions, details),
+        ModelAction::Show(args) => show(&args, &models),
         ModelAction::Run(args) => run::run(&args, &models.client, context),
         ModelAction::Profile(args) => profile::profile(args, &models.client, context),
         ModelAction::Capacity(args) => profile::capacity(&args, &models.client, context),
@@ -136,9 +137,10 @@ fn promote(models: &Collection, name: &Name, version: Option<u32>) -> Result<()>
 }
 
 fn roll_back(models: &Collection, name: Name, to: Option<u32>) -> Result<()> {
-    let had_canary = to.is_none() && models.get::<Model>(&name)?.canary.is_some();
+    let before = models.get::<Model>(&name)?;
+    let ends_role = to.is_none() && (before.canary.is_some() || before.shadow.is_some());
     models.roll_back(&VersionArgs { name, version: to }, |now: &ModelVersion| {
-        if had_canary { format!("{} is at version {} now", now.name, now.version) } else { restored(now) }
+        if ends_role { format!("{} is at version {} now", now.name, now.version) } else { restored(now) }
     })
 }
 
@@ -147,13 +149,25 @@ pub(super) fn is_at(model: &Model) -> String {
     format!("{} is at version {} now", model.active.name, model.active.version)
 }
 
-fn with_versions(model: &Model) -> String {
+fn show(ShowArgs { name, version }: &ShowArgs, models: &Collection) -> Result<()> {
+    if let Some(version) = *version {
+        return models.output.result(&models.get_version::<ModelVersion>(name, version)?, details);
+    }
+    let model: Model = models.get(name)?;
+    let shadow = shadow::fetch(&models.client, models.segment, name, model.shadow)?;
+    models.output.result(&model, |model| with_versions(model, shadow.as_ref()))
+}
+
+fn with_versions(model: &Model, shadow: Option<&ShadowReport>) -> String {
     let versions: Vec<String> = model.versions.iter().map(ToString::to_string).collect();
     let canary = model.canary.map(|canary| format!("canary       {}\n", canary::share(canary, "runs")));
     let details = details(&model.active);
     let aliases = alias::on_one_line(&model.aliases).map(|aliases| format!("aliases      {aliases}\n"));
     let canary = canary.unwrap_or_default();
-    format!("{details}versions     {}\n{canary}{}", versions.join(", "), aliases.unwrap_or_default())
+    let lines = shadow.map(|shadow| shadow::lines(shadow, "inferences")).unwrap_or_default();
+    let lines = ["shadow"].into_iter().chain(std::iter::repeat("")).zip(lines);
+    let shadow: String = lines.map(|(label, line)| format!("{label:<13}{line}\n")).collect();
+    format!("{details}versions     {}\n{canary}{shadow}{}", versions.join(", "), aliases.unwrap_or_default())
 }
 
 fn release(models: &Collection, ReleaseArgs { name, version }: &ReleaseArgs) -> Result<()> {

@@ -6,10 +6,11 @@ use anyhow::Result;
 use weir_types::api::{Function, VersionRequest};
 use weir_types::{Name, Version};
 
-/// Make the canary or a preview of a function its active version
+/// Make the canary, the shadow or a preview of a function its active version
 ///
-/// `weir deploy --canary` starts a canary, and `weir rollback` ends it. `weir deploy --preview`
-/// makes a version that gets no calls. Without VERSION, the canary is promoted.
+/// `weir deploy --canary` starts a canary, and `weir rollback` ends it. `weir deploy --shadow` makes a
+/// version that gets copies of calls, and `weir deploy --preview` one that gets no calls. Without
+/// VERSION, the canary is promoted.
 ///
 /// Examples:
 ///   weir promote hello

@@ -8,8 +8,8 @@ use weir_types::{Name, Version};
 
 /// Activate an earlier version of a function, or any other version
 ///
-/// Running invocations finish on the version they started with. If the function has a canary, the
-/// rollback ends it and keeps the active version.
+/// Running invocations finish on the version they started with. If the function has a canary, or else
+/// a shadow, the rollback ends it and keeps the active version.
 ///
 /// Examples:
 ///   weir rollback hello      # to the version before the active one
@@ -19,8 +19,8 @@ use weir_types::{Name, Version};
 pub(crate) struct RollbackArgs {
     /// Name of the function
     name: Name,
-    /// Version to activate [default: the version that was active before; with a canary, the active
-    /// one]
+    /// Version to activate [default: the version that was active before; with a canary or shadow, the
+    /// active one]
     version: Option<u32>,
     #[command(flatten)]
     client: ClientArgs,

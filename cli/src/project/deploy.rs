@@ -15,6 +15,12 @@ pub(crate) fn describe(deployed: &Deployed, client: &Client) -> String {
             function.name, function.version, canary.percent
         );
     }
+    if let Some(shadow) = deployed.shadow.filter(|_| !deployed.created) {
+        return format!(
+            "{} version {} gets copies of {} % of the calls now\n",
+            function.name, function.version, shadow.percent
+        );
+    }
     if !deployed.created && deployed.is_preview {
         return format!("{} version {} exists already: {}\n", function.name, function.version, deployed.path);
     }
@@ -35,6 +41,13 @@ pub(crate) fn describe(deployed: &Deployed, client: &Client) -> String {
         text.push_str(&format!(
             "  a canary with {} % of the calls: weir promote {name}, or weir rollback {name}\n",
             canary.percent
+        ));
+    }
+    if let Some(shadow) = deployed.shadow {
+        let name = &function.name;
+        text.push_str(&format!(
+            "  a shadow with copies of {} % of the calls: weir functions show {name}, or weir rollback {name}\n",
+            shadow.percent
         ));
     }
     if deployed.is_preview {

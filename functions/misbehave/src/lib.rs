@@ -19,8 +19,10 @@ const FLOOD_BYTES: u64 = 2 << 30;
 #[wstd::http_server]
 async fn main(request: Request<Body>) -> Result<Response<Body>, Error> {
     let query = request.uri().query().unwrap_or_default().to_owned();
+    let is_copy = request.headers().contains_key("weir-shadow");
     match request.uri().path() {
         "/behave" => text(StatusCode::OK, "ok\n"),
+        "/copy" => text(if is_copy { StatusCode::ACCEPTED } else { StatusCode::OK }, "ok\n"),
         "/spin" => spin(),
         "/sleep" => {
             wstd::task::sleep(Duration::from_secs(3_600)).await;

@@ -27,6 +27,8 @@ pub const EXPLAIN: HeaderName = HeaderName::from_static("weir-explain");
 pub const PLACEMENT: HeaderName = HeaderName::from_static("weir-placement");
 /// Version of the function that answered.
 pub const VERSION: HeaderName = HeaderName::from_static(VERSION_HEADER);
+/// Marks a copy of a call for a shadow.
+pub const SHADOW: HeaderName = HeaderName::from_static("weir-shadow");
 /// Key whose calls all use the same version of a function, such as the id of a user.
 pub const VERSION_KEY: HeaderName = HeaderName::from_static(VERSION_KEY_HEADER);
 /// Span of the caller (W3C Trace Context).

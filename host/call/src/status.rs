@@ -38,6 +38,7 @@ pub fn status(code: ErrorCode) -> StatusCode {
         | Code::WorkflowNotFound
         | Code::VersionNotFound
         | Code::CanaryNotFound
+        | Code::ShadowNotFound
         | Code::InvocationNotFound
         | Code::ObjectNotFound
         | Code::KeyNotFound

@@ -16,7 +16,7 @@ pub use cluster::{
 mod placement;
 pub use placement::{
     CopyLoad, HealthChange, LocalPlacement, Placement, PlacementConfig, PlacementGuard, Placements,
-    RemotePlacement, ResidencyChanges, ResidentLoad, SchedulerConfig, UseRecorder,
+    RemotePlacement, ResidencyChanges, ResidentLoad, SchedulerConfig, ShadowConfig, UseRecorder,
 };
 
 mod upkeep;

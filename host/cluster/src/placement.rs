@@ -22,6 +22,7 @@ mod record;
 mod reporting;
 mod required;
 mod residency;
+mod shadow_config;
 mod staging;
 mod state;
 mod timeline;
@@ -37,6 +38,7 @@ pub(crate) use driver::LinkId;
 pub use guard::{LocalPlacement, PlacementGuard};
 pub use required::CopyLoad;
 pub use residency::{HealthChange, ResidencyChanges, ResidentLoad};
+pub use shadow_config::ShadowConfig;
 pub(crate) use state::ForwardStep;
 pub use state::{Placement, RemotePlacement};
 

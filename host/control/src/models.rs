@@ -39,7 +39,7 @@ mod tests;
 mod trial;
 
 pub use autosize::autosize;
-pub use canary::ModelCanary;
+pub use canary::{ModelCanary, ModelShadow};
 pub use change::PushRequest;
 pub use choices::ModelChoices;
 pub use config::{BackendKind, Isolation, ModelsConfig};
@@ -55,6 +55,7 @@ pub use staging::watch_staging;
 pub use store::ModelPushError;
 pub use trial::{ModelTrial, call_code};
 
+use crate::canary::ShadowSlot;
 use crate::devices::{NodeDevice, NodeDevices};
 use crate::response_cache::Scope;
 use cold_starts::LoadedDevices;
@@ -109,6 +110,8 @@ pub struct ModelEntry {
     pub answers: OnceLock<Arc<Scope>>,
     /// Counts the runs of all versions of the model while it has a canary.
     pub trial: Arc<ModelTrial>,
+    /// Chooses the inferences of the model to copy while it has a shadow.
+    pub shadow: Arc<ShadowSlot>,
 }
 
 /// The expected load and run times of an inference, where measured.

@@ -80,12 +80,29 @@ pub enum RegistryError {
         /// The canary.
         version: Version,
     },
+    /// The deletion of a shadow was requested.
+    #[error("version {version} of {name} is the shadow; end it first: weir rollback {name}")]
+    IsShadow {
+        /// The kind of deployment.
+        noun: Noun,
+        /// The deployed name.
+        name: Name,
+        /// The shadow.
+        version: Version,
+    },
+    /// The name has no shadow.
+    #[error(
+        "{0} {1} has no shadow; deploy one with a percentage of the calls: weir deploy {1} --shadow PERCENT"
+    )]
+    NoShadow(Noun, Name),
     /// The name has no canary, or not the expected one.
     #[error("{0} {1} has no canary; deploy one with a share of the calls: weir deploy {1} --canary PERCENT")]
     NoCanary(Noun, Name),
-    /// The version cannot share the calls of the active version.
-    #[error("{0} {1} cannot have this canary beside its active version: {2}; deploy it without a canary")]
-    UnfitCanary(Noun, Name, String),
+    /// The version cannot share the calls of the active version, or get copies of them.
+    #[error(
+        "{0} {1} cannot have this canary or shadow beside its active version: {2}; deploy it without --canary and --shadow"
+    )]
+    UnfitVersion(Noun, Name, String),
     /// A rollback was requested, and no version precedes the active version.
     #[error("{0} {1} has no earlier version to roll back to")]
     NothingEarlier(Noun, Name),

@@ -19,6 +19,7 @@ mod outgoing;
 mod place;
 mod remote;
 mod run;
+mod shadow;
 mod slice;
 mod slots;
 mod target;
@@ -32,6 +33,7 @@ pub use inference::ReadyModel;
 pub use job::InferenceJob;
 pub use remote::{EncodedInference, Read, refusal, write_device};
 pub use run::RunResult;
+pub use shadow::CopyLimits;
 pub use slots::{InstanceLimits, InstanceSlots};
 pub use target::{FunctionTarget, ModelTarget, Target};
 pub use workflow::Steps;
@@ -86,6 +88,8 @@ pub struct Dispatch {
     pub recompiler: Recompiler,
     /// Permits for work that would block other requests.
     pub turns: Arc<Semaphore>,
+    /// The limits of the copies of calls for shadows.
+    pub copies: Arc<CopyLimits>,
     /// The size limit of a response from another node that ran a model or workflow.
     pub answer_bytes_max: u64,
 }

@@ -31,7 +31,7 @@ impl VersionedResource for FunctionParts {
     }
 
     fn summary(active: FunctionVersion, versions: Vec<Version>, head: &ActiveVersion) -> Function {
-        Function { active, versions, canary: head.canary, aliases: head.aliases.clone() }
+        Function { active, versions, canary: head.canary, shadow: head.shadow, aliases: head.aliases.clone() }
     }
 
     fn rolled_back(node: &NodeState) {

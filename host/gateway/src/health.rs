@@ -27,6 +27,7 @@ Weir runs WebAssembly functions with shared models.
   GET    /v1/functions/NAME/versions          its versions (also /versions/N; DELETE removes one)
   POST   /v1/functions/NAME/rollback          go back: {} or {\"version\": N}
   GET    /v1/functions/NAME/canary            its canary, with the calls (POST /promote gives it all calls)
+  GET    /v1/functions/NAME/shadow            its shadow, which gets copies of calls, with the comparison
   GET    /v1/functions/NAME/logs              what it wrote: ?lines=N&follow=true
   DELETE /v1/functions/NAME                   remove it
   *      /fn/NAME/PATH                        call it

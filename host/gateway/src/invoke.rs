@@ -307,9 +307,10 @@ pub(super) fn unknown(name: &str) -> ApiError {
     }
 }
 
-/// Removes the headers of the connection, and sets headers that functions may rely on.
+/// Removes the headers of the connection and those that only the node sets, and sets headers that
+/// functions may rely on.
 fn prepare(headers: &mut HeaderMap, id: &RequestId) {
-    for name in [CONNECTION, TRANSFER_ENCODING] {
+    for name in [CONNECTION, TRANSFER_ENCODING, headers::SHADOW] {
         headers.remove(name);
     }
     headers.insert(headers::REQUEST_ID, id.header());

@@ -44,6 +44,7 @@ mod routes;
 mod scrape;
 mod secrets;
 mod server;
+mod shadow;
 mod state;
 mod table;
 mod traces;
@@ -206,7 +207,8 @@ impl Gateway {
             || path.starts_with(intermediates::PATH)
             || path.starts_with(OUTCOMES_PATH)
             || path == EVENTS_PATH
-            || path == canary::CANARIES_PATH;
+            || path == canary::CANARIES_PATH
+            || path == shadow::SHADOWS_PATH;
         if is_of_cluster {
             return Box::pin(self.route_of_cluster(request, id, owner))
                 .await
@@ -357,6 +359,9 @@ impl Gateway {
         }
         if request.uri().path() == canary::CANARIES_PATH {
             return Ok(axum::Json(canary::counts_here(&self.node)).into_response());
+        }
+        if request.uri().path() == shadow::SHADOWS_PATH {
+            return Ok(axum::Json(shadow::counts_here(&self.node)).into_response());
         }
         let Some(grant) = request.headers_mut().remove(GRANT) else {
             let placements = &self.node.dispatch.placements;

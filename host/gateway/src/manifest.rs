@@ -6,6 +6,7 @@
 
 use super::canary::parse_share;
 use super::error::ApiError;
+use super::shadow;
 use axum::extract::Request;
 use bytes::Bytes;
 use futures::stream::BoxStream;
@@ -16,7 +17,9 @@ use http_body::Body as _;
 use multer::{Field, Multipart};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use weir_control::canary::CanaryShare;
+use weir_control::canary::{CanaryShare, ShadowShare};
+use weir_control::registry::InactiveRole;
+use weir_telemetry::logs::now_ms;
 use weir_types::api::MANIFEST_HEADER;
 use weir_types::{ContentHash, ErrorCode, LABELS_BYTES_MAX, Labels};
 
@@ -41,12 +44,24 @@ pub(super) struct UploadOptions {
     pub(super) allow_signature_change: bool,
     /// Deploys a canary with this share of the calls.
     pub(super) canary: Option<CanaryShare>,
+    /// Deploys a shadow with copies of this percentage of the calls.
+    pub(super) shadow: Option<ShadowShare>,
     /// Deploys a version that gets only the calls that name it.
     pub(super) preview: bool,
     /// Checks the deployment, and describes the version that it would make.
     pub(super) dry_run: bool,
     /// Deploys the component of an earlier version, instead of a component in the body.
     pub(super) digest: Option<ContentHash>,
+}
+
+impl UploadOptions {
+    /// The role of the new version, if it does not become active.
+    pub(super) fn role(&self) -> Option<InactiveRole> {
+        let now_ms = now_ms();
+        let canary = self.canary.map(|share| InactiveRole::Canary { share, now_ms });
+        let shadow = self.shadow.map(|share| InactiveRole::Shadow { share, now_ms });
+        canary.or(shadow).or_else(|| self.preview.then_some(InactiveRole::Preview))
+    }
 }
 
 /// Reads the manifest of an upload, and returns its file as a stream. An upload whose declared size
@@ -99,6 +114,7 @@ fn from_query(uri: &Uri) -> Result<(Map<String, Value>, UploadOptions), ApiError
     let mut manifest = Map::new();
     let mut options = UploadOptions::default();
     let mut percent = None;
+    let mut copied_percent = None;
     let mut promote_after_ms = None;
     for (key, value) in form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
         match &*key {
@@ -108,6 +124,7 @@ fn from_query(uri: &Uri) -> Result<(Map<String, Value>, UploadOptions), ApiError
             "dry_run" => options.dry_run = is_set(&value),
             "digest" => options.digest = Some(parse_digest(&value)?),
             "canary" => percent = Some(value),
+            "shadow" => copied_percent = Some(value),
             "promote_after_ms" => promote_after_ms = Some(value),
             "manifest" => merge(&mut manifest, parse(value.as_bytes())?),
             "models" | "secrets" | "outbound_hosts" | "objects.read" | "objects.write" => {
@@ -133,8 +150,10 @@ fn from_query(uri: &Uri) -> Result<(Map<String, Value>, UploadOptions), ApiError
             .for_each(|value| *value = Value::from(value.to_string()));
     }
     options.canary = parse_share(percent.as_deref(), promote_after_ms.as_deref())?;
-    if options.preview && options.canary.is_some() {
-        let text = "a preview gets no share of the calls: leave out either preview or canary";
+    options.shadow = shadow::parse_share(copied_percent.as_deref())?;
+    let roles = [options.preview, options.canary.is_some(), options.shadow.is_some()];
+    if roles.into_iter().filter(|is_set| *is_set).count() > 1 {
+        let text = "a new version has one role: leave out all but one of preview, canary and shadow";
         return Err(ApiError::new(ErrorCode::InvalidRequest, text));
     }
     Ok((manifest, options))

@@ -11,7 +11,6 @@ use super::alias;
 use super::cached;
 use super::canary;
 use super::error::ApiError;
-use super::manifest::UploadOptions;
 use super::openai;
 use super::routes::Routes;
 use super::table::MANAGE;
@@ -28,10 +27,8 @@ use axum::{Extension, Json};
 use http::HeaderMap;
 use std::sync::Arc;
 use weir_control::canary::CanaryOf;
-use weir_control::models::{ModelEntry, ModelPushError, ModelsError, PushRequest};
-use weir_control::registry::InactiveRole;
+use weir_control::models::{ModelEntry, ModelPushError, ModelRoles, ModelsError, PushRequest};
 use weir_inference::Content;
-use weir_telemetry::logs::now_ms;
 use weir_types::api::{Canary, EventKind, EventResource, Model, ModelPushed, ModelVersion};
 use weir_types::{
     Batching, BatchingMode, COPIES_MIN_MAX, ErrorCode, KEEP_ALIVE_MS_MAX, ModelId, ModelLabels,
@@ -100,8 +97,8 @@ async fn keep(
     let received = uploads::receive(node, caller, request, node.models.blobs(), bytes_max).await?;
     let ReceivedUpload { mut manifest, staged, options, place: _place }: ReceivedUpload<ModelManifest> =
         received;
-    if (options.canary.is_some() || options.preview) && content == Content::KernelGraph {
-        let text = "kernel graphs have neither canaries nor previews: canary, promote_after_ms and preview are for functions and models";
+    if options.role().is_some() && content == Content::KernelGraph {
+        let text = "kernel graphs have neither canaries, shadows nor previews: canary, promote_after_ms, shadow and preview are for functions and models";
         return Err(ApiError::new(ErrorCode::InvalidRequest, text));
     }
     if options.dry_run || options.digest.is_some() {
@@ -145,7 +142,7 @@ async fn keep(
         manifest,
         content,
         may_change_signature: options.allow_signature_change,
-        role: role(&options),
+        role: options.role(),
     };
     let before = node.models.roles(&caller.tenant, name);
     let pushed = node.models.push(request, staged).await;
@@ -157,15 +154,24 @@ async fn keep(
     let canary = canary::note_push(node, before, &entry);
     let removed_versions =
         if created { remove_old_versions(node, entry.source.id()).await } else { Vec::new() };
-    let is_preview = !node.models.roles(&caller.tenant, name).serves(entry.record.version);
-    Ok(Json(ModelPushed { model: node.models.describe(&entry), canary, is_preview, removed_versions }))
+    Ok(Json(pushed_as(node, &entry, canary, removed_versions)))
 }
 
-/// The role of the pushed version, if it does not become active.
-fn role(options: &UploadOptions) -> Option<InactiveRole> {
-    match options.canary {
-        Some(share) => Some(InactiveRole::Canary { share, now_ms: now_ms() }),
-        None => options.preview.then_some(InactiveRole::Preview),
+/// The answer to a push of `entry`.
+fn pushed_as(
+    node: &NodeState,
+    entry: &ModelEntry,
+    canary: Option<Canary>,
+    removed_versions: Vec<Version>,
+) -> ModelPushed {
+    let ModelId { tenant, name, version } = entry.source.id();
+    let roles = node.models.roles(tenant, name);
+    ModelPushed {
+        model: node.models.describe(entry),
+        canary,
+        shadow: roles.shadow.filter(|shadow| shadow.version == *version),
+        is_preview: !roles.serves(*version),
+        removed_versions,
     }
 }
 
@@ -284,9 +290,9 @@ pub(super) fn summary(
 fn summary_of(node: &NodeState, active: &ModelEntry) -> Model {
     let ModelId { tenant, name, .. } = active.source.id();
     let versions = node.models.versions(tenant, name);
-    let canary = node.models.roles(tenant, name).canary;
+    let ModelRoles { canary, shadow, .. } = node.models.roles(tenant, name);
     let aliases = node.models.aliases(tenant, name);
-    Model { active: node.models.describe(active), versions, canary, aliases }
+    Model { active: node.models.describe(active), versions, canary, shadow, aliases }
 }
 
 /// `GET /v1/models/{name}/versions/{version}`.
@@ -301,7 +307,7 @@ async fn show_version(
     Ok(Json(node.models.describe(&entry)))
 }
 
-/// `POST /v1/models/{name}/rollback`: ends a canary, or pushes an earlier version again, as the
+/// `POST /v1/models/{name}/rollback`: ends a canary or else a shadow, or pushes an earlier version again, as the
 /// newest.
 async fn roll_back(
     State(node): NodeExtractor,
@@ -313,7 +319,7 @@ async fn roll_back(
     let name = parse_name(&name)?;
     let version = read_version(body).await?;
     let active = node.models.get_of(content, &caller.tenant, &name, None)?;
-    let canary = node.models.roles(&caller.tenant, &name).canary;
+    let ModelRoles { canary, shadow, .. } = node.models.roles(&caller.tenant, &name);
     let note_end = |canary: Canary| {
         let text = format!("canary {} of model {name} was rolled back by a request", canary.version);
         node.note_canary(EventKind::CanaryRolledBack, (CanaryOf::Model, &caller.tenant, &name), text);
@@ -321,6 +327,10 @@ async fn roll_back(
     if let (Some(canary), None) = (canary, version) {
         node.models.end_canary(&caller.tenant, &name, canary).await?;
         note_end(canary);
+        return Ok(Json(node.models.describe(&active)));
+    }
+    if shadow.is_some() && version.is_none() {
+        node.models.end_shadow(&caller.tenant, &name).await?;
         return Ok(Json(node.models.describe(&active)));
     }
     let entry = node.models.roll_back(&caller.tenant, &name, version).await?;
@@ -399,6 +409,7 @@ impl From<ModelsError> for ApiError {
             ModelsError::NoVersion { .. } | ModelsError::NoActive(_) => ErrorCode::VersionNotFound,
             ModelsError::Alias(error) => alias::code(error),
             ModelsError::NoCanary(_) => ErrorCode::CanaryNotFound,
+            ModelsError::NoShadow(_) => ErrorCode::ShadowNotFound,
             ModelsError::Exists { .. } => ErrorCode::VersionConflict,
             ModelsError::SignatureChanged { .. } => ErrorCode::SignatureChanged,
             ModelsError::Batching(_) | ModelsError::Autosize(_) | ModelsError::Labels(_) => {

@@ -5,7 +5,7 @@ use super::permission::{RouteAccess, Subject};
 use super::routes::Routes;
 use super::{
     alias, backup, calls, canary, dashboard, embeddings, events, functions, health, invocations, keys,
-    models, objects, openapi, placements, secrets, triggers, usage, v2, versions, workflows,
+    models, objects, openapi, placements, secrets, shadow, triggers, usage, v2, versions, workflows,
 };
 use axum::routing::{get, post, put};
 use weir_control::registry::FunctionParts;
@@ -87,6 +87,7 @@ pub(super) fn routes() -> Routes {
         .route("/v1/triggers/{name}/resume", MANAGE, post(triggers::resume))
         .merge(versions::routes::<FunctionParts>("functions", FUNCTION, put(functions::deploy)))
         .merge(canary::routes(FUNCTION))
+        .merge(shadow::routes(FUNCTION))
         .merge(alias::routes(FUNCTION))
         .route("/v1/functions/{name}/logs", FUNCTION, get(functions::logs))
         .merge(models::routes("models", Content::Network))

@@ -124,7 +124,7 @@ async fn roll_back<K: VersionedResource>(
         let text = format!("canary {version} of {} {name} was rolled back by a request", K::NOUN);
         node.note(EventKind::CanaryRolledBack, resource_of::<K>(), &caller.tenant, &name, text);
     }
-    if before.canary.is_none() || entry.head.active != before.active {
+    if (before.canary.is_none() && before.shadow.is_none()) || entry.head.active != before.active {
         let text = format!("{} {name} is back at version {}", K::NOUN, entry.head.active);
         node.note(EventKind::RolledBack, resource_of::<K>(), &caller.tenant, &name, text);
     }
@@ -230,9 +230,11 @@ impl From<RegistryError> for ApiError {
             RegistryError::NoVersion { .. } | RegistryError::NothingEarlier(..) => ErrorCode::VersionNotFound,
             RegistryError::Alias(error) => alias::code(error),
             RegistryError::NoCanary(..) => ErrorCode::CanaryNotFound,
+            RegistryError::NoShadow(..) => ErrorCode::ShadowNotFound,
             RegistryError::IsActive { .. }
             | RegistryError::IsCanary { .. }
-            | RegistryError::UnfitCanary(..)
+            | RegistryError::IsShadow { .. }
+            | RegistryError::UnfitVersion(..)
             | RegistryError::TooManyVersions(..)
             | RegistryError::Conflict(..) => ErrorCode::Conflict,
             RegistryError::Datastore(error) if error.is_temporary() => ErrorCode::Unavailable,

@@ -80,6 +80,14 @@ impl TenantMemory {
         }
     }
 
+    /// Whether `bytes` more fit, and at least half of the memory is free now.
+    pub fn has_spare(&self, bytes: u64) -> bool {
+        let is_half_free = |gauge: &Gauge, bytes_max: u64| gauge.get() <= signed(bytes_max / 2);
+        is_half_free(&self.0.bytes, self.0.bytes_max)
+            && is_half_free(self.node_bytes(), self.0.node_bytes_max)
+            && self.lacks(bytes).is_none()
+    }
+
     /// Counts `bytes` that a guest gets. Two growths at the same time may both be refused although
     /// one of them would fit.
     ///

@@ -24,6 +24,7 @@ mod plain;
 mod process;
 mod response_cache;
 mod served;
+mod shadows;
 mod sizes;
 mod storage;
 mod system;
@@ -49,6 +50,7 @@ use outbound::OutboundMetrics;
 use placements::PlacementMetrics;
 pub use placements::SchedulerBacklog;
 pub use served::{DemandTotals, Served, Tally, Times};
+pub use shadows::ShadowMetrics;
 pub use sizes::SizeMetrics;
 
 use super::events::EventLog;
@@ -70,6 +72,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use response_cache::ResponseCacheMetrics;
 use served::AllServed;
+use shadows::{AllShadows, ShadowOwner};
 use sizes::AllSizes;
 use std::sync::Arc;
 use std::time::Duration;
@@ -128,6 +131,7 @@ struct Families {
     sizes: AllSizes,
     hedges: AllHedges,
     model_canaries: AllModelCanaries,
+    shadows: AllShadows,
 }
 
 /// Histogram from 10 microseconds to about 40 seconds.
@@ -171,6 +175,7 @@ impl Metrics {
                 sizes: AllSizes::register(registry),
                 hedges: AllHedges::register(registry),
                 model_canaries: AllModelCanaries::register(registry),
+                shadows: AllShadows::register(registry),
                 served,
             },
             events: EventLog::default(),
@@ -230,6 +235,16 @@ impl Metrics {
     /// Creates the metrics of a model's runs while it has a canary. Each model has one handle.
     pub fn model_canary(&self, tenant: &TenantId, name: &Name) -> ModelCanaryMetrics {
         self.families.model_canaries.series(tenant, name)
+    }
+
+    /// Returns the series of the copies of a function's calls.
+    pub fn function_shadow(&self, tenant: &TenantId, name: &Name) -> ShadowMetrics {
+        self.families.shadows.series(ShadowOwner::Function, tenant, name)
+    }
+
+    /// Returns the series of the copies of a model's inferences.
+    pub fn model_shadow(&self, tenant: &TenantId, name: &Name) -> ShadowMetrics {
+        self.families.shadows.series(ShadowOwner::Model, tenant, name)
     }
 
     /// Looks up the inference statistics of one version of a model or tensor function. Callers keep

@@ -61,6 +61,7 @@ mod repairing;
 mod replaying;
 mod reusing;
 mod secrets;
+mod shadows;
 mod shutdown;
 mod sizing;
 mod streaming;

@@ -4,6 +4,7 @@ use super::upload_settings::ModelSettingsArgs;
 use super::{is_at, lacking, removed, signature};
 use crate::commands::canary::{self, CanaryArgs};
 use crate::commands::collection::Collection;
+use crate::commands::shadow::ShadowArgs;
 use crate::error::Problem;
 use crate::uploads::{FormFields, ModelUpload, labels_field};
 use anyhow::Result;
@@ -38,6 +39,8 @@ pub(super) struct UploadArgs {
     version: Option<u32>,
     #[command(flatten)]
     canary: CanaryArgs,
+    #[command(flatten)]
+    shadow: ShadowArgs,
     /// Give the new version no runs, except those that name it
     #[arg(long, conflicts_with = "canary")]
     preview: bool,
@@ -54,15 +57,16 @@ impl UploadArgs {
     pub(super) fn push(&self, name: &Name, file: &Path, models: &Collection) -> Result<()> {
         let version = self.version.map_or_else(String::new, |version| format!("/versions/{version}"));
         let preview = self.preview.then(|| ("preview", "true".to_owned()));
-        let query = self.settings.query(self.canary.query().into_iter().chain(preview).collect());
+        let role = self.canary.query().into_iter().chain(self.shadow.query()).chain(preview);
+        let query = self.settings.query(role.collect());
         let path = format!("{}{version}{query}", models.path(name));
         // Unreadable labels should not wait for the model.
         let fields = fields(&self.settings.labels)?;
         let upload = ModelUpload { path: &path, name, file, fields, stop: None };
         let pushed = upload.send(&models.client, models.output)?;
         let Some(canary) = pushed.canary.filter(|canary| canary.promote_after_ms.is_some()) else {
-            let is_first = pushed.canary.is_none() && !pushed.is_preview;
-            if is_first && (self.canary.is_given() || self.preview) {
+            let is_active = pushed.canary.is_none() && pushed.shadow.is_none() && !pushed.is_preview;
+            if is_active && (self.canary.is_given() || self.shadow.is_given() || self.preview) {
                 models.output.note(if self.preview {
                     "this version is active: it is the first one, or an active version with the same contents was kept"
                 } else {
@@ -78,7 +82,7 @@ impl UploadArgs {
 }
 
 /// The result of a push.
-fn described(ModelPushed { model, canary, is_preview, removed_versions }: &ModelPushed) -> String {
+fn described(ModelPushed { model, canary, shadow, is_preview, removed_versions }: &ModelPushed) -> String {
     let name = &model.name;
     let version = model.version;
     let canary = canary.map(|canary| {
@@ -87,9 +91,15 @@ fn described(ModelPushed { model, canary, is_preview, removed_versions }: &Model
             "a canary with {percent} % of the runs: weir models promote {name}, or weir models rollback {name}\n"
         )
     });
+    let shadow = shadow.map(|shadow| {
+        let percent = shadow.percent;
+        format!(
+            "a shadow with copies of {percent} % of the inferences: weir models show {name}, or weir models rollback {name}\n"
+        )
+    });
     let preview = is_preview
         .then(|| format!("a preview, which gets no other runs: weir models promote {name} {version}\n"));
-    let role = canary.or(preview).unwrap_or_default();
+    let role = canary.or(shadow).or(preview).unwrap_or_default();
     let signature = signature(&model.signature);
     let removed = removed(removed_versions);
     let lacking = lacking(model);

@@ -74,8 +74,8 @@ pub(super) struct ModelSettingsArgs {
 }
 
 impl ModelSettingsArgs {
-    /// The query of a push with these settings, apart from the labels, and with those of a canary.
-    pub(super) fn query(&self, canary: Vec<(&'static str, String)>) -> String {
+    /// The query of a push with these settings, apart from the labels, and with those of its role.
+    pub(super) fn query(&self, role: Vec<(&'static str, String)>) -> String {
         let text = |value: Option<u64>| value.map(|value| value.to_string());
         let sizes: Vec<String> = self.preferred_batch_sizes.iter().map(ToString::to_string).collect();
         let mut given = vec![
@@ -98,7 +98,7 @@ impl ModelSettingsArgs {
             // As JSON, so that a numeric name stays a string.
             ("batching.mask", self.mask.as_deref().map(|mask| serde_json::Value::from(mask).to_string())),
         ];
-        given.extend(canary.into_iter().map(|(name, value)| (name, Some(value))));
+        given.extend(role.into_iter().map(|(name, value)| (name, Some(value))));
         query(&given)
     }
 }

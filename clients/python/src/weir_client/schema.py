@@ -480,6 +480,56 @@ class Aliased(TypedDict):
 class Function(FunctionVersion, Versions, Aliased):
     canary: NotRequired[Canary]
     """The version that gets a share of the calls, if any."""
+    shadow: NotRequired[Shadow]
+    """The version that gets copies of calls, if any."""
+
+
+class Shadow(TypedDict):
+    """The version that gets copies of calls, if any."""
+
+    version: int
+    """Version number. Versions are immutable."""
+    percent: int
+    """Percentage of copied calls."""
+    started_at_ms: int
+    """Unix milliseconds."""
+
+
+class ShadowReport(Shadow):
+    active: int
+    """The active version."""
+    shadow_calls: ComparedCalls
+    """The copies that the shadow ran."""
+    active_calls: ComparedCalls
+    """The calls of the active version that were copied."""
+    equal: int
+    """Copies with an equal result: the status of a function, or the outputs of a model."""
+    different: int
+    """Copies with another result."""
+    skipped: Counts
+    """Chosen calls without a copy, by reason: `body`, `limit`, `no-room` or `no-answer`."""
+    unreachable: NotRequired[list[int]]
+    """Nodes of the cluster whose copies are missing, if any."""
+
+
+class VersionCalls(TypedDict):
+    """Calls of a version since the start of the canary or shadow."""
+
+    calls: int
+    failed: int
+    """Calls with a status from 500 on."""
+    p95_ms: NotRequired[float]
+    """Run time that 95 % of the successful calls kept to."""
+
+
+class ComparedCalls(VersionCalls):
+    p50_ms: NotRequired[float]
+    """Run time that half of the successful calls kept to."""
+    statuses: Counts
+    """Calls by the class of their status, such as `2xx`."""
+
+
+Counts: TypeAlias = "dict[str, int]"
 
 
 class Canary(TypedDict):
@@ -499,23 +549,13 @@ class CanaryReport(Canary):
     active: int
     """The active version."""
     canary_calls: VersionCalls
-    """Calls of a version since the start of the canary."""
+    """Calls of a version since the start of the canary or shadow."""
     active_calls: VersionCalls
-    """Calls of a version since the start of the canary."""
+    """Calls of a version since the start of the canary or shadow."""
     waits_for: NotRequired[str]
     """What the promotion waits for; absent if only a request promotes the canary."""
     unreachable: NotRequired[list[int]]
     """Nodes of the cluster whose calls are missing, if any."""
-
-
-class VersionCalls(TypedDict):
-    """Calls of a version since the start of the canary."""
-
-    calls: int
-    failed: int
-    """Calls with a status from 500 on."""
-    p95_ms: NotRequired[float]
-    """Run time that 95 % of the successful calls kept to."""
 
 
 class AliasTarget(TypedDict):
@@ -537,10 +577,12 @@ class Deployed(FunctionVersion):
     """Whether the request created a version."""
     canary: NotRequired[Canary]
     """The version that gets a share of the calls, if any."""
+    shadow: NotRequired[Shadow]
+    """The version that gets copies of calls, if any."""
     is_preview: NotRequired[bool]
     """Whether the version gets only the calls that name it."""
     path: str
-    """Path of the function, or of the version if it is a preview."""
+    """Path of the function, or of a preview or shadow."""
     compile_time_ms: int
     """0 if the component was already compiled."""
     denied_imports: list[str]
@@ -673,6 +715,8 @@ class ModelVersion(TypedDict):
 class ModelPushed(ModelVersion):
     canary: NotRequired[Canary]
     """The version that gets a share of the calls, if any."""
+    shadow: NotRequired[Shadow]
+    """The version that gets copies of calls, if any."""
     is_preview: NotRequired[bool]
     """Whether the version gets only the runs that name it."""
     removed_versions: NotRequired[RemovedVersions]
@@ -707,6 +751,8 @@ class ModelOnDevice(TypedDict):
 class Model(ModelVersion, Versions, Aliased):
     canary: NotRequired[Canary]
     """The version that gets a share of the calls, if any."""
+    shadow: NotRequired[Shadow]
+    """The version that gets copies of calls, if any."""
 
 
 class Profile(TypedDict):

@@ -1,5 +1,6 @@
 //! Configuration of a node's scheduler.
 
+use super::shadow_config::ShadowConfig;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use weir_scheduler::{Network, PolicyKind, PolicyOptions, Settings, Setup, SloSettings};
@@ -33,6 +34,8 @@ pub struct SchedulerConfig {
     pub required_percent_max: u32,
     /// Inter-node bandwidth and latency, used to place workflow steps.
     pub network: Network,
+    /// Limits of the copies of calls for shadows, on each node.
+    pub shadow: ShadowConfig,
     /// Path prefix of the recording: all inputs and decisions of the scheduler, in files of up to 1
     /// GiB each. `weir simulate --replay FILE` replays a file. None: no recording.
     pub record: Option<PathBuf>,
@@ -48,6 +51,7 @@ impl Default for SchedulerConfig {
             commit_ahead_ms,
             required_percent_max,
             network,
+            shadow: ShadowConfig::default(),
             record: None,
         }
     }

@@ -13,15 +13,34 @@ const BLOCK_LEN: u64 = 100;
 #[derive(Debug)]
 pub(crate) struct Split {
     canary: Canary,
-    /// Differs between nodes and splits, so that their sequences differ.
+    sampler: Sampler,
+}
+
+/// Chooses a percentage of calls: pseudo-randomly, and exactly in every hundred calls of this node.
+#[derive(Debug)]
+pub(crate) struct Sampler {
+    percent: u8,
+    /// Differs between nodes and samplers, so that their sequences differ.
     seed: u64,
-    /// Calls that were split so far on this node.
+    /// Calls so far on this node.
     calls: AtomicU64,
+}
+
+impl Sampler {
+    pub(crate) fn new(percent: u8) -> Self {
+        Self { percent, seed: rand::random(), calls: AtomicU64::new(0) }
+    }
+
+    /// Whether the next call is chosen.
+    pub(crate) fn next(&self) -> bool {
+        let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        place(self.seed, call) < u64::from(self.percent)
+    }
 }
 
 impl Split {
     fn new(canary: Canary) -> Self {
-        Self { canary, seed: rand::random(), calls: AtomicU64::new(0) }
+        Self { canary, sampler: Sampler::new(canary.percent) }
     }
 
     /// Continues the split before a change, if the change has left the canary and its share alone.
@@ -33,14 +52,8 @@ impl Split {
 
     /// The canary, if one call of `name` uses it. All calls with the same `key` use the same version.
     pub(crate) fn choose(&self, name: &str, key: Option<&[u8]>) -> Option<Version> {
-        let is_chosen = key.map_or_else(|| self.next(), |key| self.keeps(name, key));
+        let is_chosen = key.map_or_else(|| self.sampler.next(), |key| self.keeps(name, key));
         is_chosen.then_some(self.canary.version)
-    }
-
-    /// Whether the canary gets the next call. Pseudo-random, and exact in every block of calls.
-    fn next(&self) -> bool {
-        let call = self.calls.fetch_add(1, Ordering::Relaxed);
-        place(self.seed, call) < u64::from(self.canary.percent)
     }
 
     /// Whether the canary gets the calls of a client with this key. More keys reach the canary when
@@ -109,7 +122,7 @@ mod tests {
     #[test]
     fn canary_of_ten_percent_gets_two_thousand_of_twenty_thousand_calls() {
         let split = split(10);
-        assert_eq!((0..20_000).filter(|_| split.next()).count(), 2_000);
+        assert_eq!((0..20_000).filter(|_| split.choose("f", None).is_some()).count(), 2_000);
     }
 
     /// A client that sends its calls in a pattern must not meet the canary in that pattern.

@@ -105,7 +105,7 @@ struct Trial {
     active_calls: Counters,
 }
 
-struct Counters {
+pub(super) struct Counters {
     calls: AtomicU64,
     failed: AtomicU64,
     times: Box<[AtomicU64]>,
@@ -160,12 +160,12 @@ impl Trial {
 }
 
 impl Counters {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let times = (0..BUCKETS).map(|_| AtomicU64::new(0)).collect();
         Self { calls: AtomicU64::new(0), failed: AtomicU64::new(0), times }
     }
 
-    fn count(&self, outcome: CallOutcome) {
+    pub(super) fn count(&self, outcome: CallOutcome) {
         match outcome {
             CallOutcome::Failed => _ = self.failed.fetch_add(1, Ordering::Relaxed),
             CallOutcome::Ran(time) => {
@@ -177,7 +177,7 @@ impl Counters {
         self.calls.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn observed(&self) -> Observed {
+    pub(super) fn observed(&self) -> Observed {
         let count = |(bucket, count): (u16, &AtomicU64)| (bucket, count.load(Ordering::Relaxed));
         let times: BTreeMap<u16, u64> =
             (0..).zip(&self.times).map(count).filter(|(_, count)| *count > 0).collect();
@@ -208,8 +208,18 @@ impl Observed {
 
     /// The run time that 95 % of the successful calls kept to.
     pub fn p95(&self) -> Option<Duration> {
+        self.kept_to(20)
+    }
+
+    /// The run time that half of the successful calls kept to.
+    pub fn p50(&self) -> Option<Duration> {
+        self.kept_to(2)
+    }
+
+    /// The run time that all successful calls kept to except one in `above`.
+    fn kept_to(&self, above: u64) -> Option<Duration> {
         let ran: u64 = self.times.values().sum();
-        let mut above = ran / 20;
+        let mut above = ran / above;
         for (bucket, count) in self.times.iter().rev() {
             if *count > above {
                 return Some(upper_end(*bucket));
@@ -228,9 +238,13 @@ impl Observed {
 
     /// The calls as the API reports them.
     pub fn report(&self) -> VersionCalls {
-        let p95_ms = self.p95().map(|time| (time.as_secs_f64() * 100_000.0).round() / 100.0);
-        VersionCalls { calls: self.calls, failed: self.failed, p95_ms }
+        VersionCalls { calls: self.calls, failed: self.failed, p95_ms: self.p95().map(rounded_ms) }
     }
+}
+
+/// Milliseconds with two decimal places.
+pub(super) fn rounded_ms(time: Duration) -> f64 {
+    (time.as_secs_f64() * 100_000.0).round() / 100.0
 }
 
 /// The bucket of a run time: a power of two of microseconds, divided into `STEPS` equal parts.

@@ -1,4 +1,4 @@
-//! Changes of canaries: the share, promotion and end. A push starts them (`change.rs`).
+//! Changes of canaries and shadows: the share, promotion and end. A push starts them (`change.rs`).
 
 use super::change::name_outputs;
 use super::head::{ModelHead, ModelRoles};
@@ -6,11 +6,11 @@ use super::index::{ModelVersions, StoredHead};
 use super::record::{head_key, model_key};
 use super::{ModelTrial, Models, ModelsError};
 use crate::aliases::check_unused;
-use crate::canary::CanaryShare;
+use crate::canary::{CanaryShare, ShadowShare, ShadowSlot};
 use crate::registry::InactiveRole;
 use std::sync::Arc;
 use weir_datastore::{Commit, Compare, Key, Revision, Transaction};
-use weir_types::api::{Aliases, Canary};
+use weir_types::api::{Aliases, Canary, Shadow};
 use weir_types::{ContentHash, ModelId, ModelManifest, Name, TenantId, Version};
 
 /// The number of retries of a change that conflicts with another node's change.
@@ -54,7 +54,92 @@ impl ModelCanary {
     }
 }
 
+/// A model with a shadow.
+pub struct ModelShadow {
+    /// The owner.
+    pub tenant: TenantId,
+    /// The model's name.
+    pub name: Name,
+    /// The active version.
+    pub active: Version,
+    /// The shadow beside it.
+    pub shadow: Shadow,
+    /// The copies on this node.
+    pub slot: Arc<ShadowSlot>,
+}
+
+impl ModelShadow {
+    fn new(tenant: &TenantId, name: &Name, versions: &ModelVersions) -> Option<Self> {
+        let ModelRoles { active, shadow, .. } = versions.roles();
+        Some(Self {
+            tenant: tenant.clone(),
+            name: name.clone(),
+            active: active?,
+            shadow: shadow?,
+            slot: versions.shadow().clone(),
+        })
+    }
+}
+
 impl Models {
+    /// The shadows of all tenants, with the active versions beside them.
+    pub fn shadows(&self) -> Vec<ModelShadow> {
+        let known = self.read_known();
+        known
+            .models()
+            .filter_map(|(tenant, name, versions)| ModelShadow::new(tenant, name, versions))
+            .collect()
+    }
+
+    /// The shadow of one model, if it has one.
+    pub fn shadow(&self, tenant: &TenantId, name: &Name) -> Option<ModelShadow> {
+        ModelShadow::new(tenant, name, self.read_known().versions(tenant, name)?)
+    }
+
+    /// Ends the shadow of a model.
+    pub async fn end_shadow(self: &Arc<Self>, tenant: &TenantId, name: &Name) -> Result<(), ModelsError> {
+        self.change_shadow(tenant, name, |_, head| ModelHead { shadow: None, ..head }, None).await
+    }
+
+    /// Copies this percentage of the inferences to the shadow `version`, and restarts its comparison
+    /// if it had another.
+    pub(super) async fn set_shadow_share(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+        version: Version,
+        (share, now_ms): (ShadowShare, u64),
+    ) -> Result<(), ModelsError> {
+        match self.roles(tenant, name).shadow.filter(|shadow| shadow.version == version) {
+            None => return Err(ModelsError::NotNewer { name: name.clone(), version }),
+            Some(shadow) if share.is_of(shadow) => return Ok(()),
+            Some(_) => {}
+        }
+        let set = move |current: Shadow, head| {
+            let shadow = Some(share.start(current.version, now_ms));
+            ModelHead { shadow, ..head }
+        };
+        self.change_shadow(tenant, name, set, Some(version)).await
+    }
+
+    /// Changes the head of a model with a shadow, which has to be `version` if that is given.
+    async fn change_shadow(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+        change: impl Fn(Shadow, ModelHead) -> ModelHead + Send + 'static,
+        version: Option<Version>,
+    ) -> Result<(), ModelsError> {
+        let of = name.clone();
+        self.change_head(tenant, name, move |roles, head| {
+            let shadow =
+                roles.shadow.filter(|shadow| version.is_none_or(|version| version == shadow.version));
+            let shadow = shadow.ok_or_else(|| ModelsError::NoShadow(of.clone()))?;
+            Ok(HeadChange { head: Some(change(shadow, head)), needs: None, result: () })
+        })
+        .await
+    }
+
     /// The versions of a model with a role.
     pub fn roles(&self, tenant: &TenantId, name: &Name) -> ModelRoles {
         self.read_known().versions(tenant, name).map(ModelVersions::roles).unwrap_or_default()
@@ -92,12 +177,12 @@ impl Models {
             // A version that this node cannot read must not become active.
             models.get(&owner, &of, Some(canary.version))?;
             let previous = Some(head.active);
-            Ok(ModelHead { active: canary.version, previous, canary: None, ..head })
+            Ok(ModelHead { active: canary.version, previous, canary: None, shadow: None, ..head })
         })
         .await
     }
 
-    /// Makes `version` active. A canary ends in any case.
+    /// Makes `version` active. A canary and a shadow end in any case.
     pub async fn promote_to(
         self: &Arc<Self>,
         tenant: &TenantId,
@@ -115,7 +200,7 @@ impl Models {
             let newest = models.all_versions(&owner, &of).last().copied().unwrap_or(version);
             let newest = newest.max(head.newest);
             let previous = if roles.active == Some(version) { roles.previous } else { roles.active };
-            let head = ModelHead { active: version, newest, previous, canary: None, ..head };
+            let head = ModelHead { active: version, newest, previous, canary: None, shadow: None, ..head };
             Ok(HeadChange { head: Some(head), needs: Some(version), result: () })
         })
         .await
@@ -164,7 +249,7 @@ impl Models {
     }
 
     /// The existing version that a push of these contents and settings with `role` would repeat: the
-    /// canary, or for a preview the newest equal version.
+    /// canary, the shadow, or for a preview the newest equal version.
     pub(super) fn same_content(
         &self,
         tenant: &TenantId,
@@ -181,6 +266,9 @@ impl Models {
         match role {
             InactiveRole::Canary { .. } => {
                 self.roles(tenant, name).canary.map(|canary| canary.version).filter(is_same)
+            }
+            InactiveRole::Shadow { .. } => {
+                self.roles(tenant, name).shadow.map(|shadow| shadow.version).filter(is_same)
             }
             InactiveRole::Preview => self.versions(tenant, name).into_iter().rev().find(is_same),
         }
@@ -247,7 +335,7 @@ impl Models {
         let active = active.ok_or_else(|| ModelsError::NoModel(name.clone()))?;
         // An unreadable version may be newer. Its repair must not make it the active version.
         let newest = self.all_versions(tenant, name).last().copied().unwrap_or(active);
-        Ok(ModelHead { active, newest, previous, canary: None, aliases: Aliases::new() })
+        Ok(ModelHead { active, newest, previous, canary: None, shadow: None, aliases: Aliases::new() })
     }
 
     /// Writes a head unless it has changed since the revision `before`. Fails if the version `needs`
@@ -291,27 +379,29 @@ impl Models {
             return Ok(head.map(|head| ModelHead {
                 newest: Version(version.0.saturating_sub(1)),
                 canary: None,
+                shadow: None,
                 ..head
             }));
         };
-        let ModelRoles { active, previous, canary } = self.roles(tenant, name);
-        let canary = match role {
+        let ModelRoles { active, previous, mut canary, mut shadow } = self.roles(tenant, name);
+        match role {
             // The version does not become active in any case.
             InactiveRole::Preview if !is_newest || is_known => return Ok(None),
-            InactiveRole::Preview => canary,
-            InactiveRole::Canary { .. } if !is_newest || is_known => {
+            InactiveRole::Preview => {}
+            InactiveRole::Canary { .. } | InactiveRole::Shadow { .. } if !is_newest || is_known => {
                 return Err(ModelsError::NotNewer { name: name.clone(), version });
             }
-            InactiveRole::Canary { share, now_ms } => Some(share.start(version, now_ms)),
-        };
+            InactiveRole::Canary { share, now_ms } => canary = Some(share.start(version, now_ms)),
+            InactiveRole::Shadow { share, now_ms } => shadow = Some(share.start(version, now_ms)),
+        }
         // The first version gets all runs.
         let Some(active) = active else { return Ok(None) };
         let aliases = stored.map(|head| head.aliases).unwrap_or_default();
-        Ok(Some(ModelHead { active, newest: version, previous, canary, aliases }))
+        Ok(Some(ModelHead { active, newest: version, previous, canary, shadow, aliases }))
     }
 
-    /// Checks whether a version may be deleted: runs must keep an active version, a canary the version
-    /// beside it, and an alias its version.
+    /// Checks whether a version may be deleted: runs must keep an active version, a canary and a shadow
+    /// the version beside them, and an alias its version.
     pub(super) fn may_delete(
         &self,
         tenant: &TenantId,
@@ -321,7 +411,8 @@ impl Models {
         let known = self.read_known();
         let Some(versions) = known.versions(tenant, name) else { return Ok(()) };
         versions.aliases().map_or(Ok(()), |aliases| check_unused(name.as_str(), aliases, version))?;
-        if versions.roles().canary.is_some() && versions.roles().serves(version) {
+        let roles = versions.roles();
+        if (roles.canary.is_some() || roles.shadow.is_some()) && roles.serves(version) {
             return Err(ModelsError::InTrial { name: name.clone(), version });
         }
         let mut rest = versions.entries().clone();

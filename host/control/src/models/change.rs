@@ -43,7 +43,7 @@ impl Models {
         let PushRequest { tenant, name, version, mut manifest, content, may_change_signature, role } =
             request;
         self.refuse_other_kind(&tenant, &name, content)?;
-        // Pushing a canary again changes its share, and a preview again changes nothing.
+        // Pushing a canary or shadow again changes its share, and a preview again changes nothing.
         let is_repeated = |role| self.same_content(&tenant, &name, role, (upload.digest, &manifest));
         let version = version.or_else(|| is_repeated(role?));
         if let Some(version) = version
@@ -58,6 +58,9 @@ impl Models {
         };
         if let (Some(same), Some(InactiveRole::Canary { share, now_ms })) = (&same, role) {
             self.set_share(&tenant, &name, same.record.version, (share, now_ms)).await?;
+        }
+        if let (Some(same), Some(InactiveRole::Shadow { share, now_ms })) = (&same, role) {
+            self.set_shadow_share(&tenant, &name, same.record.version, (share, now_ms)).await?;
         }
         if let Some(same) = &same
             && self.store.is_intact(same.files()).await?
@@ -99,7 +102,7 @@ impl Models {
     }
 
     /// Pushes an earlier version again, as the newest one: version `to`, or the version that was
-    /// active before. Ends a canary. The caller ends a canary without a version to return to by
+    /// active before. Ends a canary and a shadow. The caller ends a canary without a version to return to by
     /// [`end_canary`](Self::end_canary).
     pub async fn roll_back(
         self: &Arc<Self>,

@@ -39,9 +39,14 @@ pub enum ModelsError {
         "model {0} has no canary; push one with a share of the runs: weir models push {0} FILE --canary PERCENT"
     )]
     NoCanary(Name),
-    /// The version of a canary is not newer than all others.
+    /// The model has no shadow.
     #[error(
-        "version {version} of model {name} cannot be a canary, which is newer than all other versions; push it without a number"
+        "model {0} has no shadow; push one with a percentage of the inferences: weir models push {0} FILE --shadow PERCENT"
+    )]
+    NoShadow(Name),
+    /// The version of a canary or shadow is not newer than all others.
+    #[error(
+        "version {version} of model {name} cannot be a canary or a shadow, which is newer than all other versions; push it without a number"
     )]
     NotNewer {
         /// The model's name.
@@ -49,9 +54,9 @@ pub enum ModelsError {
         /// The version.
         version: Version,
     },
-    /// The deletion of a canary, or of the active version beside it, was requested.
+    /// The deletion of a canary, of a shadow, or of the active version beside them, was requested.
     #[error(
-        "version {version} of model {name} gets a share of the runs; end the canary first: weir models promote {name}, or weir models rollback {name}"
+        "version {version} of model {name} is the canary, the shadow, or the active version beside them; end these first: weir models rollback {name}"
     )]
     InTrial {
         /// The model's name.

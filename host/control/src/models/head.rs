@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use weir_types::Version;
-use weir_types::api::{Aliases, Canary};
+use weir_types::api::{Aliases, Canary, Shadow};
 
 /// The datastore's record of the active version and the aliases of a model that has or had a canary
 /// or an alias.
@@ -25,6 +25,9 @@ pub(super) struct ModelHead {
     /// The version that gets a share of the runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) canary: Option<Canary>,
+    /// The version that gets copies of inferences.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) shadow: Option<Shadow>,
     /// Other names of versions.
     #[serde(default, skip_serializing_if = "Aliases::is_empty")]
     pub(super) aliases: Aliases,
@@ -39,6 +42,8 @@ pub struct ModelRoles {
     pub previous: Option<Version>,
     /// The version that gets a share of the runs.
     pub canary: Option<Canary>,
+    /// The version that gets copies of inferences.
+    pub shadow: Option<Shadow>,
 }
 
 impl ModelRoles {
@@ -56,22 +61,27 @@ impl ModelRoles {
         };
         let below = |version| between(Version(0), version);
         let Some(head) = head else {
-            return Self { active: Some(newest), previous: below(newest), canary: None };
+            return Self { active: Some(newest), previous: below(newest), canary: None, shadow: None };
         };
         let recorded = Some(head.active).filter(is_known);
         if newest > head.newest {
             let previous = between(head.newest, newest).or(recorded).or_else(|| below(newest));
-            return Self { active: Some(newest), previous, canary: None };
+            return Self { active: Some(newest), previous, canary: None, shadow: None };
         }
         let previous = head.previous.filter(is_known);
         let active = recorded.or(previous).or_else(|| below(head.active));
         let previous = previous.filter(|_| recorded.is_some()).or_else(|| below(active?));
-        Self { active, previous, canary: head.canary }
+        Self { active, previous, canary: head.canary, shadow: head.shadow }
     }
 
     /// Whether runs without a version may use `version`.
-    pub fn serves(&self, version: Version) -> bool {
+    pub fn answers(&self, version: Version) -> bool {
         self.active == Some(version) || self.canary.is_some_and(|canary| canary.version == version)
+    }
+
+    /// Whether runs without a version, or copies of them, may use `version`.
+    pub fn serves(&self, version: Version) -> bool {
+        self.answers(version) || self.shadow.is_some_and(|shadow| shadow.version == version)
     }
 }
 
@@ -90,6 +100,7 @@ mod tests {
             newest: Version(newest),
             previous,
             canary: with.map(canary),
+            shadow: None,
             aliases: Aliases::new(),
         }
     }
@@ -97,7 +108,7 @@ mod tests {
     /// The active version, the one to roll back to, and the canary.
     fn roles(versions: &[u32], head: Option<&ModelHead>) -> (Option<u32>, Option<u32>, Option<u32>) {
         let versions = versions.iter().map(|version| (Version(*version), ())).collect();
-        let ModelRoles { active, previous, canary } = ModelRoles::new(&versions, head);
+        let ModelRoles { active, previous, canary, .. } = ModelRoles::new(&versions, head);
         let number = |version: Option<Version>| version.map(|version| version.0);
         (number(active), number(previous), number(canary.map(|canary| canary.version)))
     }

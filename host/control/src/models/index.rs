@@ -4,7 +4,7 @@ use super::head::{ModelHead, ModelRoles};
 use super::sharing::Sharing;
 use super::trial::ModelTrial;
 use super::{ModelEntry, ModelsError};
-use crate::canary::Split;
+use crate::canary::{ShadowSlot, Split};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use weir_datastore::Revision;
@@ -28,6 +28,8 @@ pub(super) struct ModelVersions {
     /// The split of the runs, while there is a canary.
     split: Option<Arc<Split>>,
     trial: Arc<ModelTrial>,
+    /// Chooses the inferences to copy, while there is a shadow.
+    shadow: Arc<ShadowSlot>,
 }
 
 /// The datastore's record of the active version.
@@ -48,13 +50,14 @@ pub(super) struct DamagedModel {
 }
 
 impl ModelVersions {
-    pub(super) fn new(trial: ModelTrial) -> Self {
+    pub(super) fn new(trial: ModelTrial, shadow: ShadowSlot) -> Self {
         Self {
             entries: BTreeMap::new(),
             head: StoredHead::default(),
             roles: ModelRoles::default(),
             split: None,
             trial: Arc::new(trial),
+            shadow: Arc::new(shadow),
         }
     }
 
@@ -83,6 +86,10 @@ impl ModelVersions {
 
     pub(super) fn trial(&self) -> &Arc<ModelTrial> {
         &self.trial
+    }
+
+    pub(super) fn shadow(&self) -> &Arc<ShadowSlot> {
+        &self.shadow
     }
 
     /// Whether there is neither a version nor a head.
@@ -125,6 +132,8 @@ impl ModelVersions {
         self.roles = self.roles_of(&self.entries);
         self.split = Split::after(self.roles.canary, self.split.as_ref());
         self.trial.set(self.roles);
+        let shadow = self.roles.shadow.filter(|_| self.roles.active.is_some());
+        self.shadow.set(shadow, self.roles.active.unwrap_or(Version(0)));
     }
 }
 

@@ -209,6 +209,23 @@ impl Models {
         best.or_else(|| self.choose(first, None).map(|choice| choice.device)).map(|device| device.ordinal)
     }
 
+    /// Whether the device for a call with these models has them in memory, or has free memory for
+    /// them, so that no other model is evicted.
+    pub fn has_spare_room(&self, models: &[ModelId]) -> bool {
+        let entries = models.iter().filter_map(|id| self.get(&id.tenant, &id.name, Some(id.version)).ok());
+        let entries: Vec<_> = entries.collect();
+        if models.is_empty() {
+            return true;
+        }
+        let Some(device) = self.device_for(models).and_then(|ordinal| self.devices.get(ordinal)) else {
+            return false;
+        };
+        let missing = entries.iter().filter(|entry| !device.cache.is_resident(&entry.source.key));
+        let missing_bytes: u64 = missing.map(|entry| entry.demand_bytes()).sum();
+        missing_bytes == 0
+            || device.cache.used_bytes().saturating_add(missing_bytes) <= device.cache.capacity_bytes()
+    }
+
     /// Why a device does not run a model; `None` if it does.
     fn why_not(&self, entry: &ModelEntry, device: &NodeDevice) -> Option<Arc<str>> {
         let quarantine = || device.cache.backend().quarantine(&entry.source.key);

@@ -7,6 +7,7 @@ use super::placing::Refusals;
 use super::record::{self, ModelRecord, head_of, id_of};
 use super::trial::ModelTrial;
 use super::{ModelEntry, ModelPushError, Models, ModelsError};
+use crate::canary::ShadowSlot;
 use futures::StreamExt;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -197,6 +198,7 @@ impl Models {
                 loaded_devices: LoadedDevices::default(),
                 answers: OnceLock::new(),
                 trial: versions.trial().clone(),
+                shadow: versions.shadow().clone(),
             });
             versions.insert(entry.clone(), head);
             entry
@@ -235,7 +237,10 @@ impl Models {
         change: impl FnOnce(&mut ModelVersions) -> T,
     ) -> T {
         let models = known.tenants.entry(tenant.clone()).or_default();
-        let new = || ModelVersions::new(ModelTrial::new(self.metrics.model_canary(tenant, name)));
+        let new = || {
+            let trial = ModelTrial::new(self.metrics.model_canary(tenant, name));
+            ModelVersions::new(trial, ShadowSlot::new(self.metrics.model_shadow(tenant, name)))
+        };
         let versions = models.entry(name.clone()).or_insert_with(new);
         let had_canary = versions.roles().canary.is_some();
         let changed = change(versions);

@@ -77,7 +77,7 @@ impl Models {
         let known = self.read_known();
         let serving = known.models().flat_map(|(_, _, versions)| {
             let roles = versions.roles();
-            versions.entries().values().filter(move |entry| roles.serves(entry.record.version))
+            versions.entries().values().filter(move |entry| roles.answers(entry.record.version))
         });
         let required = serving
             .filter(|entry| entry.record.manifest.copies_min > 0 && entry.content() == Content::Network);

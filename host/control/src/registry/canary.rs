@@ -1,9 +1,10 @@
-//! Changes of versions that are not active: previews, and the start, promotion and end of canaries.
+//! Changes of versions that are not active: previews, shadows, and the start, promotion and end of
+//! canaries.
 
 use super::change::{Change, records_of};
 use super::record::{ActiveVersion, encode};
 use super::{DeploymentKind, Registry, RegistryEntry, RegistryError};
-use crate::canary::CanaryShare;
+use crate::canary::{CanaryShare, ShadowShare};
 use std::sync::Arc;
 use weir_datastore::Transaction;
 use weir_types::api::Canary;
@@ -16,6 +17,13 @@ pub enum InactiveRole {
     Canary {
         /// The share.
         share: CanaryShare,
+        /// The time of the start, in milliseconds since the Unix epoch.
+        now_ms: u64,
+    },
+    /// Gets copies of calls, in place of an earlier shadow.
+    Shadow {
+        /// The percentage of the calls.
+        share: ShadowShare,
         /// The time of the start, in milliseconds since the Unix epoch.
         now_ms: u64,
     },
@@ -52,7 +60,19 @@ impl<K: DeploymentKind> Registry<K> {
         self.carry_through(tenant, name, (), move |change| change.set_share(version, share, now_ms)).await
     }
 
-    /// Makes the canary active, or `version`. A canary ends in any case.
+    /// Changes the percentage of the shadow `version`, and restarts its comparison.
+    pub async fn set_shadow_share(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+        version: Version,
+        (share, now_ms): (ShadowShare, u64),
+    ) -> Result<Arc<RegistryEntry<K>>, RegistryError> {
+        self.carry_through(tenant, name, (), move |change| change.set_shadow_share(version, share, now_ms))
+            .await
+    }
+
+    /// Makes the canary active, or `version`. A canary and a shadow end in any case.
     pub async fn promote_to(
         self: &Arc<Self>,
         tenant: &TenantId,
@@ -90,11 +110,23 @@ impl<K: DeploymentKind> Registry<K> {
 
     /// The canaries of all tenants, with the active versions beside them.
     pub fn canaries(&self) -> Vec<(TenantId, Arc<RegistryEntry<K>>)> {
+        self.entries_with(|head| head.canary.is_some())
+    }
+
+    /// The shadows of all tenants, with the active versions beside them.
+    pub fn shadows(&self) -> Vec<(TenantId, Arc<RegistryEntry<K>>)> {
+        self.entries_with(|head| head.shadow.is_some())
+    }
+
+    fn entries_with(
+        &self,
+        is_wanted: impl Fn(&ActiveVersion) -> bool,
+    ) -> Vec<(TenantId, Arc<RegistryEntry<K>>)> {
         let tenants = self.tenants.read();
         let entries =
             tenants.iter().flat_map(|(tenant, names)| names.values().map(move |entry| (tenant, entry)));
-        let canaries = entries.filter(|(_, entry)| entry.head.canary.is_some());
-        canaries.map(|(tenant, entry)| (tenant.clone(), entry.clone())).collect()
+        let wanted = entries.filter(|(_, entry)| is_wanted(&entry.head));
+        wanted.map(|(tenant, entry)| (tenant.clone(), entry.clone())).collect()
     }
 }
 
@@ -111,20 +143,46 @@ impl<K: DeploymentKind> Change<K> {
         let Some(entry) = current else {
             return Ok(ActiveVersion::only(version, next));
         };
-        let (share, now_ms) = match role {
+        let head = ActiveVersion { next, ..entry.head.clone() };
+        match role {
             None => {
-                let previous = Some(entry.head.active);
-                let head = entry.head.clone();
-                return Ok(ActiveVersion { active: version, next, previous, canary: None, ..head });
+                let previous = Some(head.active);
+                Ok(ActiveVersion { active: version, previous, canary: None, shadow: None, ..head })
             }
-            Some(InactiveRole::Preview) => return Ok(ActiveVersion { next, ..entry.head.clone() }),
-            Some(InactiveRole::Canary { share, now_ms }) => (share, now_ms),
-        };
-        if let Some(active) = entry.active() {
-            K::check_canary(K::record(active), record)
-                .map_err(|why| RegistryError::UnfitCanary(K::NOUN, self.name.clone(), why))?;
+            Some(InactiveRole::Preview) => Ok(head),
+            Some(InactiveRole::Canary { share, now_ms }) => {
+                self.check_beside_active(entry, record, K::check_canary)?;
+                Ok(ActiveVersion { canary: Some(share.start(version, now_ms)), ..head })
+            }
+            Some(InactiveRole::Shadow { share, now_ms }) => {
+                self.check_beside_active(entry, record, K::check_shadow)?;
+                Ok(ActiveVersion { shadow: Some(share.start(version, now_ms)), ..head })
+            }
         }
-        Ok(ActiveVersion { next, canary: Some(share.start(version, now_ms)), ..entry.head.clone() })
+    }
+
+    fn check_beside_active(
+        &self,
+        entry: &RegistryEntry<K>,
+        record: &K::Record,
+        check: impl Fn(&K::Record, &K::Record) -> Result<(), String>,
+    ) -> Result<(), RegistryError> {
+        let Some(active) = entry.active() else { return Ok(()) };
+        check(K::record(active), record)
+            .map_err(|why| RegistryError::UnfitVersion(K::NOUN, self.name.clone(), why))
+    }
+
+    async fn set_shadow_share(
+        self,
+        version: Version,
+        share: ShadowShare,
+        now_ms: u64,
+    ) -> Result<Arc<RegistryEntry<K>>, RegistryError> {
+        let entry = self.require()?;
+        let shadow = entry.head.shadow.filter(|shadow| shadow.version == version);
+        shadow.ok_or_else(|| RegistryError::NoShadow(K::NOUN, self.name.clone()))?;
+        let head = ActiveVersion { shadow: Some(share.start(version, now_ms)), ..entry.head.clone() };
+        self.commit_head(&entry, head).await
     }
 
     async fn set_share(
@@ -149,6 +207,7 @@ impl<K: DeploymentKind> Change<K> {
             active: canary.version,
             previous: Some(entry.head.active),
             canary: None,
+            shadow: None,
             ..entry.head.clone()
         };
         self.commit_head(&entry, head).await
@@ -161,7 +220,8 @@ impl<K: DeploymentKind> Change<K> {
             true => entry.head.previous,
             false => Some(entry.head.active),
         };
-        let head = ActiveVersion { active: version, previous, canary: None, ..entry.head.clone() };
+        let head =
+            ActiveVersion { active: version, previous, canary: None, shadow: None, ..entry.head.clone() };
         self.commit_head(&entry, head).await
     }
 

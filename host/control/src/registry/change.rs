@@ -35,8 +35,9 @@ impl<K: DeploymentKind> Registry<K> {
         .await
     }
 
-    /// Makes `version` active; `None`: ends the canary, or else makes the version active that was so
-    /// before. A canary ends in any case.
+    /// Makes `version` active; `None`: ends the canary, or else the shadow, or else makes the version
+    /// active that was so before. A canary ends in any case, and a shadow if the active version
+    /// changes.
     pub async fn roll_back(
         self: &Arc<Self>,
         tenant: &TenantId,
@@ -157,7 +158,7 @@ impl<K: DeploymentKind> Change<K> {
                 entry.require(version)?;
                 version
             }
-            None if entry.head.canary.is_some() => entry.head.active,
+            None if entry.head.canary.is_some() || entry.head.shadow.is_some() => entry.head.active,
             None => {
                 let previous = entry.head.previous.filter(|previous| entry.versions.contains_key(previous));
                 let earlier =
@@ -169,7 +170,9 @@ impl<K: DeploymentKind> Change<K> {
         };
         // A rollback that only ends a canary leaves the version to roll back to next.
         let previous = entry.head.previous.filter(|_| target == entry.head.active);
-        let head = ActiveVersion { active: target, previous, canary: None, ..entry.head.clone() };
+        let ends_only_canary = version.is_none() && entry.head.canary.is_some();
+        let shadow = entry.head.shadow.filter(|_| ends_only_canary);
+        let head = ActiveVersion { active: target, previous, canary: None, shadow, ..entry.head.clone() };
         self.commit_head(&entry, head).await
     }
 
@@ -181,6 +184,9 @@ impl<K: DeploymentKind> Change<K> {
         }
         if entry.head.active == version {
             return Err(RegistryError::IsActive { noun: K::NOUN, name: self.name, version });
+        }
+        if entry.head.shadow.is_some_and(|shadow| shadow.version == version) {
+            return Err(RegistryError::IsShadow { noun: K::NOUN, name: self.name, version });
         }
         if entry.serves(version) {
             return Err(RegistryError::IsCanary { noun: K::NOUN, name: self.name, version });
@@ -238,7 +244,8 @@ impl<K: DeploymentKind> Change<K> {
             }
             let mut records = records_of(Some(&entry));
             // A crash before the last transaction must not leave a head that names missing versions.
-            let head = ActiveVersion { canary: None, aliases: Aliases::new(), ..entry.head.clone() };
+            let head =
+                ActiveVersion { canary: None, shadow: None, aliases: Aliases::new(), ..entry.head.clone() };
             let mut writes = Transaction::new().put(self.head_key()?, head.encode());
             for version in old {
                 records.remove(&version);

@@ -44,6 +44,11 @@ pub trait DeploymentKind: Send + Sync + Sized + 'static {
         Ok(())
     }
 
+    /// Refuses a version that cannot run copies of calls of the active version, with the reason.
+    fn check_shadow(_active: &Self::Record, _shadow: &Self::Record) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Handles a change of the versions that calls use.
     fn heads_changed(_shared: &Self::Shared, _head: &ActiveVersion) {}
 
@@ -139,8 +144,16 @@ impl<K: DeploymentKind> RegistryEntry<K> {
         self.versions.get(&self.head.canary?.version)
     }
 
-    /// Whether calls without a version may use `version`.
+    /// The version that gets copies of calls, if any.
+    pub fn shadow(&self) -> Option<&Arc<K::Deployment>> {
+        self.versions.get(&self.head.shadow?.version)
+    }
+
+    /// Whether calls without a version, or copies of calls, may use `version`.
     pub fn serves(&self, version: Version) -> bool {
-        self.head.active == version || self.head.canary.is_some_and(|canary| canary.version == version)
+        let ActiveVersion { active, canary, shadow, .. } = &self.head;
+        *active == version
+            || canary.is_some_and(|canary| canary.version == version)
+            || shadow.is_some_and(|shadow| shadow.version == version)
     }
 }

@@ -3,7 +3,7 @@
 use super::entry::{DeploymentKind, Noun, RegistryEntry};
 use super::record::{EntryContents, VersionRecord, parse, prefix};
 use super::{ActiveVersion, Registry, RegistryError};
-use crate::canary::TrialSlot;
+use crate::canary::{ShadowSlot, TrialSlot};
 use crate::response_cache::Scope;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
@@ -61,6 +61,8 @@ pub struct FunctionShared {
     pub log: Arc<FunctionLog>,
     /// Counts the calls while there is a canary.
     pub trial: Arc<TrialSlot>,
+    /// Chooses the calls to copy while there is a shadow.
+    pub shadow: Arc<ShadowSlot>,
 }
 
 /// One version of a function.
@@ -130,6 +132,8 @@ pub struct DeployedFunction {
     pub log: Arc<FunctionLog>,
     /// Counts the function's calls while it has a canary.
     pub trial: Arc<TrialSlot>,
+    /// Chooses the function's calls to copy while it has a shadow.
+    pub shadow: Arc<ShadowSlot>,
     /// Whether its last call ended within the first time slice, so that the next call may start on
     /// the thread that received it.
     pub is_brief: AtomicBool,
@@ -146,8 +150,13 @@ impl DeploymentKind for FunctionParts {
     fn share(&self, tenant: &TenantId, name: &Name) -> FunctionShared {
         let metrics = self.metrics.function(tenant, name);
         let meter = self.metrics.usage.function(tenant, name);
-        let trial = Arc::default();
-        FunctionShared { metrics: metrics.clone(), meter, log: self.logs.open(metrics), trial }
+        FunctionShared {
+            metrics: metrics.clone(),
+            meter,
+            log: self.logs.open(metrics),
+            trial: Arc::default(),
+            shadow: Arc::new(ShadowSlot::new(self.metrics.function_shadow(tenant, name))),
+        }
     }
 
     fn deployment(
@@ -168,6 +177,7 @@ impl DeploymentKind for FunctionParts {
             answers: OnceLock::new(),
             log: shared.log.clone(),
             trial: shared.trial.clone(),
+            shadow: shared.shadow.clone(),
             is_brief: AtomicBool::new(false),
             record,
         }
@@ -179,18 +189,24 @@ impl DeploymentKind for FunctionParts {
 
     /// Clients must not notice which version answers them, except by its answer.
     fn check_canary(active: &FunctionRecord, canary: &FunctionRecord) -> Result<(), String> {
-        let is_tensor = |record: &FunctionRecord| record.kind == FunctionKind::Tensor;
-        if is_tensor(active) != is_tensor(canary) {
-            return Err("one is a tensor function and the other an HTTP function".to_owned());
-        }
+        Self::check_shadow(active, canary)?;
         if active.manifest.public != canary.manifest.public {
             return Err("one is public and the other is not".to_owned());
         }
         Ok(())
     }
 
+    fn check_shadow(active: &FunctionRecord, shadow: &FunctionRecord) -> Result<(), String> {
+        let is_tensor = |record: &FunctionRecord| record.kind == FunctionKind::Tensor;
+        if is_tensor(active) != is_tensor(shadow) {
+            return Err("one is a tensor function and the other an HTTP function".to_owned());
+        }
+        Ok(())
+    }
+
     fn heads_changed(shared: &FunctionShared, head: &ActiveVersion) {
         shared.trial.set(head.canary, head.active);
+        shared.shadow.set(head.shadow, head.active);
     }
 
     fn count(&self, names: usize) {
@@ -209,8 +225,8 @@ impl DeploymentKind for FunctionParts {
 }
 
 impl Registry {
-    /// Whether calls without a version may use `deployment`: as the active version of its function,
-    /// or as the canary.
+    /// Whether calls without a version, or copies of calls, may use `deployment`: as the active
+    /// version of its function, as the canary or as the shadow.
     pub fn is_serving(&self, deployment: &Arc<DeployedFunction>) -> bool {
         let FunctionId { tenant, name, version } = &deployment.id;
         let Some(entry) = self.get(tenant, name.as_str()).filter(|entry| entry.serves(*version)) else {
@@ -240,8 +256,8 @@ impl Registry {
         entries.flat_map(|entry| entry.versions.values().map(|version| version.record.digest)).collect()
     }
 
-    /// The `count` most recently deployed components of active versions and canaries, which calls are
-    /// likeliest to need.
+    /// The `count` most recently deployed components of active versions, canaries and shadows, which
+    /// calls are likeliest to need.
     pub fn newest(&self, count: usize) -> Vec<Prepare> {
         let tenants = self.tenants.read();
         let entries = tenants.values().flat_map(BTreeMap::values);
@@ -301,6 +317,11 @@ impl Gate {
     pub fn running(&self) -> u32 {
         let free = u32::try_from(self.permits.available_permits()).unwrap_or(u32::MAX);
         self.concurrency_max.saturating_sub(free)
+    }
+
+    /// A permit, if one is free.
+    pub fn try_enter(&self) -> Option<OwnedSemaphorePermit> {
+        self.permits.clone().try_acquire_owned().ok()
     }
 
     /// Waits for a permit. The caller bounds the wait by the invocation's deadline.

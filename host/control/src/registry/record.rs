@@ -4,7 +4,7 @@ use super::{DeploymentKind, RegistryError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use weir_datastore::{Entry, Key, KeyError, Prefix};
-use weir_types::api::{Aliases, Canary};
+use weir_types::api::{Aliases, Canary, Shadow};
 use weir_types::{Name, TenantId, Version};
 
 /// The versions of a name that calls use.
@@ -20,6 +20,9 @@ pub struct ActiveVersion {
     /// The version that gets a share of the calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<Canary>,
+    /// The version that gets copies of calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shadow: Option<Shadow>,
     /// Other names of versions.
     #[serde(default, skip_serializing_if = "Aliases::is_empty")]
     pub aliases: Aliases,
@@ -47,7 +50,7 @@ pub(super) enum EntryContents<R> {
 impl ActiveVersion {
     /// The head of a name of which only one version is known.
     pub(super) fn only(active: Version, next: Version) -> Self {
-        Self { active, next, previous: None, canary: None, aliases: Aliases::new() }
+        Self { active, next, previous: None, canary: None, shadow: None, aliases: Aliases::new() }
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {

@@ -2,6 +2,7 @@
 //! response are done.
 
 use super::CallCtx;
+use super::shadow::{FunctionComparison, FunctionCopy};
 use http::StatusCode;
 use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 use weir_call::Objective;
 use weir_call::body::BodyObserver;
 use weir_call::status as status_of;
-use weir_control::canary::CallOutcome;
+use weir_control::canary::{CallEnd as ComparedEnd, CallOutcome};
 use weir_control::registry::DeployedFunction;
 use weir_sandbox::instance::{InvocationReport, SandboxUsage};
 use weir_telemetry::events::NewEvent;
@@ -29,11 +30,15 @@ pub struct Account {
     /// Whether the trace is that of this call, and not of an enclosing one.
     is_traced: bool,
     usage: Arc<SandboxUsage>,
+    /// The comparison that a copy of a call ends; `None` for a call.
+    comparison: Mutex<Option<Box<FunctionComparison>>>,
     state: Mutex<AccountState>,
 }
 
 #[derive(Default)]
 struct AccountState {
+    /// The copy for the shadow, which begins when the call has ended.
+    copy: Option<Box<FunctionCopy>>,
     failed: Option<ErrorCode>,
     /// The status of the response, once its head is complete.
     status: Option<StatusCode>,
@@ -66,8 +71,27 @@ impl Account {
             trace: call.trace.clone(),
             is_traced: call.depth == 0,
             usage: Arc::default(),
+            comparison: Mutex::default(),
             state: Mutex::default(),
         })
+    }
+
+    /// Opens the account of a copy of a call. The copy counts for its comparison and its costs, and
+    /// not as a call.
+    pub(super) fn open_copy(
+        call: &CallCtx,
+        deployment: Arc<DeployedFunction>,
+        metrics: &Arc<Metrics>,
+        comparison: FunctionComparison,
+    ) -> Arc<Self> {
+        let account = Self::open(call, deployment, metrics);
+        *account.comparison.lock() = Some(Box::new(comparison));
+        account
+    }
+
+    /// Begins `copy` when the call has ended.
+    pub(super) fn copy_to(&self, copy: FunctionCopy) {
+        self.state.lock().copy = Some(Box::new(copy));
     }
 
     /// The deployment that was called.
@@ -167,10 +191,17 @@ impl BodyObserver for Account {
 
 impl Drop for Account {
     fn drop(&mut self) {
-        let AccountState { failed, status, ended, is_forwarded, is_hit } =
+        let AccountState { copy, failed, status, ended, is_forwarded, is_hit } =
             std::mem::take(self.state.get_mut());
         if is_forwarded {
             return;
+        }
+        if let Some(comparison) = self.comparison.get_mut().take() {
+            let ran = ended.as_ref().map_or_else(|| self.arrived.elapsed(), |ended| ended.guest_time);
+            let failed = failed.or_else(|| ended.is_none().then_some(ErrorCode::Cancelled));
+            self.deployment.metrics.copy_ended(self.usage.cpu_time());
+            let end = ComparedEnd::of_copy(failed, status.unwrap_or(StatusCode::OK), ran);
+            return comparison.ended(failed, end);
         }
         if let Some(instantiate_time) = self.usage.instantiate_time() {
             self.metrics.phase(Phase::Instantiate, instantiate_time);
@@ -194,6 +225,9 @@ impl Drop for Account {
         }
         if let Some(code) = failed.filter(|code| is_fault(*code)) {
             self.note_fault(code);
+        }
+        if let Some(copy) = copy {
+            copy.begin(failed, ComparedEnd::new(failed, status, ran));
         }
         if let Some(outcome) = self.objective.outcome(failed, time) {
             self.deployment.metrics.objective(outcome);

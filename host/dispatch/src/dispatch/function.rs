@@ -82,6 +82,7 @@ impl Dispatch {
                 return Ok(response);
             }
         };
+        self.copy_http(&call, &function, (&head, &guest_uri), body.as_ref());
         let ready = self.ready_function(&call, &function, admission).await?;
         head.uri = guest_uri;
         let request = http::Request::from_parts(head, ());
@@ -381,9 +382,12 @@ async fn finish(
     let mut report = sandbox.run(idle, call).await;
     account.report(&report);
     forward.ended(report.fault.is_none());
-    if let Some(instance) = report.left.take() {
-        slots.keep(account.deployment(), instance, secrets, permit);
+    match report.left.take() {
+        Some(instance) => slots.keep(account.deployment(), instance, secrets, permit),
+        None => drop(permit),
     }
+    // Before the account: its end may begin a copy of the call, which looks for room.
+    drop(forward);
     report
 }
 

@@ -83,11 +83,19 @@ impl Dispatch {
         match target {
             // Returns all outputs, also if only some are requested.
             Target::Function(function) => {
+                self.copy_tensors(call, function, &job);
                 let ready = self.ready_function(call, function, admission).await?;
                 let inputs = self.intermediates.here(job.inputs).await?;
                 Ok(RunResult::here(self.tensor(call, function, ready, inputs).await?))
             }
-            Target::Model(model) => self.run_model(call, model, admission, job).await,
+            Target::Model(model) => {
+                let copy = self.copy_inference(call, model, &job);
+                let ran = self.run_model(call, model, admission, job).await;
+                if let Some(copy) = copy {
+                    copy.begin(ran.as_ref());
+                }
+                ran
+            }
             Target::Workflow(workflow) => {
                 let completion = self.run_workflow(call, workflow, admission, job).await?;
                 Ok(RunResult::here(completion))

@@ -112,6 +112,17 @@ impl InstanceSlots {
         Ok(InstanceSlot { idle: None, secrets, env: SecretEnv::default(), permit, memory })
     }
 
+    /// Whether a copy of a call may take a slot and memory that no call is likely to need: at least
+    /// half of the instances and of the memory are free, for the tenant and on the node.
+    pub fn has_spare(&self, deployment: &DeployedFunction) -> bool {
+        let share = self.shares.tenant(&deployment.id.tenant);
+        let is_spare = |free: usize, max: u32| free > 0 && free.saturating_mul(2) >= max as usize;
+        let permits = share.permits.as_ref();
+        permits.is_none_or(|permits| is_spare(permits.available_permits(), share.instances_max))
+            && is_spare(self.turns.free(), self.shares.instances_max)
+            && share.memory.has_spare(deployment.manifest.limits.memory_bytes)
+    }
+
     /// Keeps `instance` in its slot for the next invocation.
     pub fn keep(
         &self,

@@ -50,13 +50,16 @@ impl Answers<'_> {
         entry: Option<&FunctionEntry>,
     ) -> Json<Deployed> {
         let canary = entry.and_then(|entry| entry.head.canary);
+        let shadow = entry.and_then(|entry| entry.head.shadow);
+        let shadow = shadow.filter(|shadow| shadow.version == function.version);
         let is_preview = entry.is_some_and(|entry| !entry.serves(function.version));
         Json(Deployed {
             removed_versions: Vec::new(),
             canary: canary.filter(|canary| canary.version == function.version),
+            shadow,
             is_preview,
             created,
-            path: match is_preview {
+            path: match is_preview || shadow.is_some() {
                 true => format!("/fn/{}@{}/", function.name, function.version),
                 false => format!("/fn/{}/", function.name),
             },
@@ -103,10 +106,7 @@ pub(crate) async fn deploy(
         manifest,
     };
     let before = node.registry.get(tenant, name.as_str());
-    let role = match options.canary {
-        Some(share) => Some(InactiveRole::Canary { share, now_ms: now_ms() }),
-        None => options.preview.then_some(InactiveRole::Preview),
-    };
+    let role = options.role();
     if options.dry_run {
         return Ok(dry_run(&answers, tenant, &name, before.as_deref(), record, role));
     }
@@ -116,21 +116,12 @@ pub(crate) async fn deploy(
     {
         return Ok(answers.answer(entry.describe(active), false, Some(entry)));
     }
-    if let (Some(entry), Some(InactiveRole::Preview)) = (&before, role)
-        && let Some(same) = newest_same(entry, &record)
+    if let (Some(entry), Some(role)) = (&before, role)
+        && let Some(same) = same_beside(entry, &record, role)
     {
-        return Ok(answers.answer(entry.describe(same), false, Some(entry)));
-    }
-    if let (Some(entry), Some(InactiveRole::Canary { share, now_ms })) = (&before, role)
-        && let Some(canary) = entry.canary().filter(|canary| is_same(canary, &record))
-    {
-        let version = canary.record.version;
-        if entry.head.canary.is_some_and(|canary| share.is_of(canary)) {
-            return Ok(answers.answer(entry.describe(canary), false, Some(entry)));
-        }
-        let entry = node.registry.set_share(tenant, &name, version, (share, now_ms)).await?;
-        note_deployment(&node, tenant, before.as_deref(), &entry, version);
-        return Ok(answers.answer(entry.describe(canary), false, Some(&entry)));
+        let same = same.clone();
+        let entry = set_role(&node, tenant, entry, same.record.version, role).await?;
+        return Ok(answers.answer(entry.describe(&same), false, Some(&entry)));
     }
     let record = move |version| FunctionRecord { version, ..record.clone() };
     let deployment = match role {
@@ -157,10 +148,7 @@ fn dry_run(
     role: Option<InactiveRole>,
 ) -> Json<Deployed> {
     let active = before.and_then(FunctionEntry::active).filter(|version| is_same(version, &record));
-    let beside = || match role? {
-        InactiveRole::Canary { .. } => before?.canary().filter(|version| is_same(version, &record)),
-        InactiveRole::Preview => newest_same(before?, &record),
-    };
+    let beside = || same_beside(before?, &record, role?);
     if let (Some(same), Some(entry)) = (active.or_else(beside), before) {
         return answers.answer(entry.describe(same), false, before);
     }
@@ -169,9 +157,45 @@ fn dry_run(
     answers.answer(function, false, None)
 }
 
-/// The newest version with the component and the manifest of `record`.
-fn newest_same<'a>(entry: &'a FunctionEntry, record: &FunctionRecord) -> Option<&'a Arc<DeployedFunction>> {
-    entry.versions.values().rev().find(|version| is_same(version, record))
+/// The version with the component and the manifest of `record` that a deploy with `role` repeats: the
+/// canary, the shadow, or for a preview the newest.
+fn same_beside<'a>(
+    entry: &'a FunctionEntry,
+    record: &FunctionRecord,
+    role: InactiveRole,
+) -> Option<&'a Arc<DeployedFunction>> {
+    let is_same = |version: &&Arc<DeployedFunction>| is_same(version, record);
+    match role {
+        InactiveRole::Canary { .. } => entry.canary().filter(is_same),
+        InactiveRole::Shadow { .. } => entry.shadow().filter(is_same),
+        InactiveRole::Preview => entry.versions.values().rev().find(is_same),
+    }
+}
+
+/// Gives the canary or the shadow `version` another share of the calls, unless it has the share.
+async fn set_role(
+    node: &NodeState,
+    tenant: &TenantId,
+    before: &Arc<FunctionEntry>,
+    version: Version,
+    role: InactiveRole,
+) -> Result<Arc<FunctionEntry>, ApiError> {
+    let name = &before.name;
+    let entry = match role {
+        InactiveRole::Canary { share, now_ms }
+            if !before.head.canary.is_some_and(|canary| share.is_of(canary)) =>
+        {
+            node.registry.set_share(tenant, name, version, (share, now_ms)).await?
+        }
+        InactiveRole::Shadow { share, now_ms }
+            if !before.head.shadow.is_some_and(|shadow| share.is_of(shadow)) =>
+        {
+            node.registry.set_shadow_share(tenant, name, version, (share, now_ms)).await?
+        }
+        _ => return Ok(before.clone()),
+    };
+    note_deployment(node, tenant, Some(before), &entry, version);
+    Ok(entry)
 }
 
 /// Whether a version has the component and the manifest of `record`.

@@ -331,6 +331,11 @@ impl FunctionMetrics {
         functions.invocations.get_or_create(&owner.outcome(code, status)).inc();
     }
 
+    /// Records the end of a copy of an invocation for a shadow: only its processor time counts.
+    pub fn copy_ended(&self, cpu_time: Duration) {
+        self.0.cpu_seconds.inc_by(cpu_time.as_secs_f64());
+    }
+
     /// Counts an instance given to an invocation.
     pub fn instance(&self, is_fresh: bool) {
         let FunctionSeries { owner, fresh, reused, functions, .. } = &*self.0;

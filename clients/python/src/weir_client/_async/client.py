@@ -136,6 +136,7 @@ class AsyncClient:
         strict: bool = False,
         canary: int | None = None,
         promote_after_s: float | None = None,
+        shadow: int | None = None,
         preview: bool = False,
     ) -> Deployed:
         """Deploys a function: `functions.deploy`."""
@@ -148,6 +149,7 @@ class AsyncClient:
             strict=strict,
             canary=canary,
             promote_after_s=promote_after_s,
+            shadow=shadow,
             preview=preview,
         )
 

@@ -17,6 +17,7 @@ from ..schema import (
     FunctionManifest,
     FunctionVersion,
     LogLine,
+    ShadowReport,
     Workflow,
     WorkflowDeployed,
     WorkflowVersion,
@@ -41,6 +42,7 @@ class AsyncFunctions:
         strict: bool = False,
         canary: int | None = None,
         promote_after_s: float | None = None,
+        shadow: int | None = None,
         preview: bool = False,
     ) -> Deployed:
         """Deploys a component: its bytes, or the path of its file.
@@ -49,8 +51,8 @@ class AsyncFunctions:
         by its SHA-256. `dry_run` returns the version that would be deployed, and changes nothing.
         `strict` rejects imports that the manifest does not grant. `canary` gives the version this
         percentage of the calls; the node promotes it after `promote_after_s`, unless it is worse
-        than the active version. `preview` makes a version that gets only the calls of
-        `NAME@VERSION`.
+        than the active version. `shadow` copies this percentage of the calls to the version.
+        `preview` makes a version that gets only the calls of `NAME@VERSION`.
         """
         if (component is None) == (digest is None):
             raise ValueError("a deploy takes either a component or a digest")
@@ -60,6 +62,7 @@ class AsyncFunctions:
             "strict": strict or None,
             "canary": canary,
             "promote_after_ms": None if promote_after_s is None else round(promote_after_s * 1000),
+            "shadow": shadow,
             "preview": preview or None,
         }
         headers = {"content-type": "application/wasm", **manifest_header(manifest)}
@@ -83,13 +86,17 @@ class AsyncFunctions:
         """The canary of a function, with its calls and those of the active version."""
         return cast("CanaryReport", await self._http.json(request(operations.SHOW_CANARY, name=name)))
 
+    async def shadow(self, name: str) -> ShadowReport:
+        """The shadow of a function, and the comparison of its copies with the copied calls."""
+        return cast("ShadowReport", await self._http.json(request(operations.SHOW_SHADOW, name=name)))
+
     async def promote(self, name: str, version: int | None = None) -> Function:
         """Makes the canary of a function its active version, or the given version."""
         sent = request(operations.PROMOTE_CANARY, json={"version": version}, name=name)
         return cast("Function", await self._http.json(sent))
 
     async def rollback(self, name: str, version: int | None = None) -> Function:
-        """Activates a version. By default, ends a canary, or activates the version before."""
+        """Activates a version. By default, ends a canary or a shadow, or activates the version before."""
         sent = request(operations.ROLL_BACK_FUNCTION, json={"version": version}, name=name)
         return cast("Function", await self._http.json(sent))
 

@@ -138,6 +138,7 @@ class Client:
         strict: bool = False,
         canary: int | None = None,
         promote_after_s: float | None = None,
+        shadow: int | None = None,
         preview: bool = False,
     ) -> Deployed:
         """Deploys a function: `functions.deploy`."""
@@ -150,6 +151,7 @@ class Client:
             strict=strict,
             canary=canary,
             promote_after_s=promote_after_s,
+            shadow=shadow,
             preview=preview,
         )
 

@@ -25,6 +25,7 @@ from ..schema import (
     ModelVersion,
     ProfileEvent,
     ProfileRequest,
+    ShadowReport,
 )
 from .http import Http
 
@@ -50,13 +51,15 @@ class Models:
         labels: LabelSource | Mapping[str, LabelSource] | None = None,
         canary: int | None = None,
         promote_after_s: float | None = None,
+        shadow: int | None = None,
         preview: bool = False,
     ) -> ModelPushed:
         """Pushes an ONNX file: its bytes, or its path. By default, it becomes the next version.
 
         `canary` gives the version this percentage of the runs; the node promotes it after
-        `promote_after_s`, unless it is worse than the active version. `preview` makes a version that
-        gets only the runs that name it.
+        `promote_after_s`, unless it is worse than the active version. `shadow` copies this percentage
+        of the inferences of clients to the version. `preview` makes a version that gets only the runs
+        that name it.
 
         `labels` names the classes of the only output, or of each output by its name: as a list, or
         as the path of a file with a label per line.
@@ -65,6 +68,7 @@ class Models:
             "allow_signature_change": allow_signature_change or None,
             "canary": canary,
             "promote_after_ms": None if promote_after_s is None else round(promote_after_s * 1000),
+            "shadow": shadow,
             "preview": preview or None,
         }
         content_type = "application/octet-stream"
@@ -110,13 +114,17 @@ class Models:
         """The canary of a model, with its runs and those of the active version."""
         return cast("CanaryReport", self._http.json(request(operations.SHOW_MODEL_CANARY, name=name)))
 
+    def shadow(self, name: str) -> ShadowReport:
+        """The shadow of a model, and the comparison of its copies with the copied inferences."""
+        return cast("ShadowReport", self._http.json(request(operations.SHOW_MODEL_SHADOW, name=name)))
+
     def promote(self, name: str, version: int | None = None) -> Model:
         """Makes the canary of a model its active version, or the given version."""
         sent = request(operations.PROMOTE_MODEL_CANARY, json={"version": version}, name=name)
         return cast("Model", self._http.json(sent))
 
     def rollback(self, name: str, version: int | None = None) -> ModelVersion:
-        """Ends a canary, or pushes an earlier version again, as the newest version."""
+        """Ends a canary or a shadow, or pushes an earlier version again, as the newest version."""
         sent = request(operations.ROLL_BACK_MODEL, json={"version": version}, name=name)
         return cast("ModelVersion", self._http.json(sent))
 

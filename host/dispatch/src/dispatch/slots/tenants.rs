@@ -29,7 +29,7 @@ pub struct InstancePermit {
 
 /// The instances that each tenant may have.
 pub(super) struct InstanceShares {
-    instances_max: u32,
+    pub(super) instances_max: u32,
     tenant_instances_max: Box<dyn Fn(&TenantId) -> u32 + Send + Sync>,
     memory: GuestMemory,
     /// The node's configuration bounds the number of tenants.

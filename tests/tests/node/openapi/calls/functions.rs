@@ -63,17 +63,25 @@ async fn manage(checker: &mut ResponseChecker<'_>) {
     checker.call(("deleteFunction", 204), "/v1/functions/g").await;
 }
 
-/// Version 5 of the function `g` is its canary, and then its active version.
+/// Version 5 of the function `g` is its canary, and then its active version. Version 6 is its shadow.
 async fn canary(checker: &mut ResponseChecker<'_>, component: bytes::Bytes) {
     checker.call(("showCanary", 404), "/v1/functions/g/canary").await;
     checker.call(("promoteCanary", 404), "/v1/functions/g/promote").await;
     checker.put(("deployFunction", 400), "/v1/functions/g?canary=100", component.clone()).await;
     let path = "/v1/functions/g?canary=10&promote_after_ms=600000";
-    checker.put(("deployFunction", 200), path, component).await;
+    checker.put(("deployFunction", 200), path, component.clone()).await;
     checker.call(("showFunction", 200), "/v1/functions/g").await;
     checker.call(("showCanary", 200), "/v1/functions/g/canary").await;
     checker.call(("showCanary", 400), "/v1/functions/UPPER/canary").await;
     checker.call(("deleteFunctionVersion", 409), "/v1/functions/g/versions/5").await;
+    checker.call(("showShadow", 404), "/v1/functions/g/shadow").await;
+    checker.call(("showShadow", 400), "/v1/functions/UPPER/shadow").await;
+    let shadow = with_custom_section(&component, "shadow");
+    checker.put(("deployFunction", 400), "/v1/functions/g?shadow=101", shadow.clone()).await;
+    checker.put(("deployFunction", 200), "/v1/functions/g?shadow=100", shadow).await;
+    checker.call(("showFunction", 200), "/v1/functions/g").await;
+    checker.call(("showShadow", 200), "/v1/functions/g/shadow").await;
+    checker.call(("deleteFunctionVersion", 409), "/v1/functions/g/versions/6").await;
     checker.call(("promoteCanary", 200), "/v1/functions/g/promote").await;
     checker.call(("promoteCanary", 400), "/v1/functions/UPPER/promote").await;
     checker.put(("rollBackFunction", 200), "/v1/functions/g/rollback", "").await;

@@ -58,11 +58,17 @@ async fn canary(checker: &mut ResponseChecker<'_>) {
     checker.call(("showModel", 200), "/v1/models/split").await;
     checker.call(("showModelCanary", 200), "/v1/models/split/canary").await;
     checker.call(("showModelCanary", 400), "/v1/models/UPPER/canary").await;
+    checker.call(("showModelShadow", 404), "/v1/models/split/shadow").await;
+    checker.call(("showModelShadow", 400), "/v1/models/UPPER/shadow").await;
     checker.call(("promoteModelCanary", 200), "/v1/models/split/promote").await;
     checker.put(("pushNextModel", 200), "/v1/models/split?preview=true", fake(2)).await;
     checker.put(("promoteModelCanary", 200), "/v1/models/split/promote", r#"{"version": 3}"#).await;
     checker.put(("promoteModelCanary", 404), "/v1/models/split/promote", r#"{"version": 9}"#).await;
     checker.call(("promoteModelCanary", 400), "/v1/models/UPPER/promote").await;
+    checker.put(("pushNextModel", 400), "/v1/models/split?shadow=101", fake(3)).await;
+    checker.put(("pushNextModel", 200), "/v1/models/split?shadow=100", fake(3)).await;
+    checker.call(("showModel", 200), "/v1/models/split").await;
+    checker.call(("showModelShadow", 200), "/v1/models/split/shadow").await;
     checker.call(("deleteModel", 204), "/v1/models/split").await;
 }
 
