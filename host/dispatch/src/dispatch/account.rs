@@ -89,6 +89,11 @@ impl Account {
         account
     }
 
+    /// Whether the account is that of a copy.
+    pub(super) fn is_copy(&self) -> bool {
+        self.comparison.lock().is_some()
+    }
+
     /// Begins `copy` when the call has ended.
     pub(super) fn copy_to(&self, copy: FunctionCopy) {
         self.state.lock().copy = Some(Box::new(copy));

@@ -138,7 +138,7 @@ impl Dispatch {
         let run = Box::pin(finish(sandbox, guest_call, permits, self.slots.clone(), account));
         // Tensor functions compute, so they start on a guest thread.
         let started = Instant::now();
-        let turn = self.guests.turn(&function.deployment().id.tenant, function.account.usage());
+        let turn = self.guests.turn(&function.account);
         let report = self.guests.run(run, turn).await.map_err(|panic| panicked(&panic));
         let fault = report.map_or_else(Some, |report| report.fault);
         match (fault, receiver.await) {
@@ -333,7 +333,7 @@ impl Dispatch {
         mut receiver: AnswerReceiver,
         outgoing: Outgoing<'_>,
     ) -> Result<Response, Fault> {
-        let turn = self.guests.turn(&deployment.id.tenant, outgoing.account.usage());
+        let turn = self.guests.turn(outgoing.account);
         let first = if deployment.is_brief.load(Ordering::Relaxed) && !turn.is_over() {
             Slice::new(&mut run, &mut receiver, &outgoing.account.usage()).await
         } else {

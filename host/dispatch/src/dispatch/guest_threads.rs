@@ -4,6 +4,7 @@
 
 mod turns;
 
+use super::account::Account;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -12,8 +13,6 @@ use tokio::task::JoinHandle;
 use tokio_util::task::AbortOnDropHandle;
 pub(super) use turns::Turn;
 use turns::Turns;
-use weir_sandbox::instance::SandboxUsage;
-use weir_types::TenantId;
 
 /// The threads of guests.
 #[derive(Debug, Clone)]
@@ -32,9 +31,13 @@ impl GuestThreads {
         Self { short, long, turns }
     }
 
-    /// Begins the turn of a guest of `tenant` whose CPU time is counted in `usage`.
-    pub(super) fn turn(&self, tenant: &TenantId, usage: Arc<SandboxUsage>) -> Turn {
-        self.turns.clone().begin(tenant, move || usage.cpu_time())
+    /// Begins the turn of the guest of a call. The guest of a copy for a shadow has none.
+    pub(super) fn turn(&self, account: &Account) -> Turn {
+        if account.is_copy() {
+            return Turn::none();
+        }
+        let usage = account.usage();
+        self.turns.clone().begin(&account.deployment().id.tenant, move || usage.cpu_time())
     }
 
     /// Continues a guest.
@@ -52,6 +55,14 @@ impl GuestThreads {
                 Err(guest) => output(AbortOnDropHandle::new(long.spawn(guest))).await,
             }
         }))
+    }
+
+    /// Starts work that no caller waits for.
+    pub(super) fn spawn_background<Work>(&self, work: Work) -> JoinHandle<Work::Output>
+    where
+        Work: Future<Output: Send + 'static> + Send + 'static,
+    {
+        self.long.spawn(work)
     }
 
     /// Starts other work on behalf of a guest.
@@ -99,6 +110,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
     use tokio::runtime::{Builder, Runtime};
+    use weir_types::TenantId;
 
     struct Threads(Runtime, Runtime);
 

@@ -248,7 +248,10 @@ impl FunctionCopy {
         let gate = has_room.then(|| self.shadow.gate.try_enter()).flatten();
         let Some(gate) = gate else { return self.chosen.skipped(CopyOutcome::NoRoom) };
         // These threads have a lower priority than those that run the calls.
-        dispatch.guests.long.clone().spawn(async move { self.run(active, models, (running, gate)).await });
+        dispatch
+            .clone()
+            .guests
+            .spawn_background(async move { self.run(active, models, (running, gate)).await });
     }
 
     async fn run(
@@ -325,7 +328,7 @@ impl InferenceCopy {
             return self.chosen.skipped(CopyOutcome::NoRoom);
         }
         let outputs = ran.is_ok().then(|| outputs.to_vec());
-        dispatch.guests.long.clone().spawn(async move {
+        dispatch.clone().guests.spawn_background(async move {
             let _permits = (kept, running);
             self.run(active, outputs, models).await;
         });

@@ -50,7 +50,7 @@ impl Excess {
 
 /// The turn of a guest at normal priority. When it is dropped, its CPU time counts for the tenant.
 pub(in super::super) struct Turn {
-    /// `None`: the tenant has used its share.
+    /// `None`: the turn was over from the start.
     charged: Option<(Arc<Turns>, TenantId)>,
     cpu_time: Box<dyn Fn() -> Duration + Send + Sync>,
 }
@@ -95,6 +95,11 @@ impl Turns {
 }
 
 impl Turn {
+    /// The turn of a guest that always has a lower priority.
+    pub(in super::super) fn none() -> Self {
+        Self { charged: None, cpu_time: Box::new(|| Duration::ZERO) }
+    }
+
     /// Whether the guest continues at a lower priority.
     pub(in super::super) fn is_over(&self) -> bool {
         self.charged.is_none() || (self.cpu_time)() >= LENGTH
