@@ -105,7 +105,7 @@ impl RemoteFolder {
             }
             error => RemoteError::Store(name(), error),
         };
-        let path = file.path.split('/').fold(self.prefix.clone(), |path, part| path.join(part));
+        let path = file.path.split('/').fold(self.prefix.clone(), ObjectPath::join);
         let options = GetOptions { if_match: file.e_tag.clone(), ..GetOptions::default() };
         let found = answer(self.store.get_opts(&path, options)).await.map_err(failed)?;
         // The precondition holds already. Without a tag, the time has the precision of a header.
