@@ -40,7 +40,7 @@ pub(crate) struct LogsArgs {
     /// Follow the log
     #[arg(long, short)]
     follow: bool,
-    /// Number of recent lines to show [default: 100; all with --since, --level, --errors or --request]
+    /// Number of recent lines to show [default: 100; all if other options select lines]
     #[arg(long, short = 'n', value_name = "N")]
     lines: Option<usize>,
     /// Omit standard output; the same as `--level warn`
