@@ -31,4 +31,8 @@ pub use weir_gateway::GatewayConfig;
 pub use weir_otlp::{OtlpConfig, OtlpProtocol, TracesConfig};
 pub use weir_outbound::OutboundConfig;
 pub use weir_sandbox::SandboxConfig;
+/// Files in buckets, from which models are imported.
+pub mod remote {
+    pub use weir_storage::blobs::{RemoteError, RemoteFile, RemoteFolder};
+}
 pub use weir_telemetry::logs::LogsConfig;

@@ -22,6 +22,7 @@ mod demand;
 pub use demand::DemandMeter;
 
 use std::collections::{BTreeMap, HashMap};
+use weir_types::DeviceId;
 
 /// Part of a group's run slots that the demand of one family may occupy before the family uses a
 /// further group.
@@ -52,6 +53,16 @@ impl FamilyKey {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         }))
     }
+}
+
+/// Work of the devices of a scheduler, by device.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DeviceBacklogs {
+    /// Devices by node and ordinal, with the predicted device time, in nanoseconds, of the invocations
+    /// that have not ended on them, with their loads.
+    pub devices: Vec<(DeviceId, u64)>,
+    /// The sum of further devices; `None` without any.
+    pub others_ns: Option<u64>,
 }
 
 /// Work of a scheduler's devices, and the work that waits for them.

@@ -67,7 +67,9 @@ mod autosize;
 pub use autosize::{Autosizer, AvailableCapacity, Chosen};
 
 mod groups;
-pub use groups::{Backlog, DemandMeter, FamilyKey, GroupId, GroupReport, GroupRouter, RoutedCall};
+pub use groups::{
+    Backlog, DemandMeter, DeviceBacklogs, FamilyKey, GroupId, GroupReport, GroupRouter, RoutedCall,
+};
 
 mod history;
 pub use history::{PlacementHistory, PlacementRecord};

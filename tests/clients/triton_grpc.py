@@ -184,6 +184,46 @@ class Sync(unittest.TestCase):
         self.assertEqual(list(self.client.get_model_config("mean").config.output[0].dims), [-1, 3])
         self.assertGreater(self.client.get_inference_statistics("mean").model_stats[0].inference_count, 0)
 
+    def test_aliases_name_versions(self):
+        x = np.array([[1, 0, 0, 0]], np.float32)
+        for name, alias, inputs, version in [
+            ("matmul", "old", [tensor("x", "FP32", x)], "1"),
+            ("matmul", "stable", [tensor("x", "FP32", x)], "2"),
+            ("mean", "live", [tensor("x", "FP32", x)], "1"),
+            ("echo", "live", [tensor("x", "FP32", x)], "1"),
+        ]:
+            with self.subTest(name=name, alias=alias):
+                response = self.client.infer(name, inputs, alias).get_response()
+                self.assertEqual(response.model_version, version)
+                self.assertTrue(self.client.is_model_ready(name, alias))
+                self.assertEqual(list(self.client.get_model_metadata(name, alias).versions), [version])
+                self.assertEqual(self.client.get_model_config(name, alias).config.name, name)
+                stats = self.client.get_inference_statistics(name, alias).model_stats[0]
+                self.assertEqual(stats.version, version)
+        answers = queue.Queue()
+        self.client.start_stream(callback=lambda result, error: answers.put((result, error)))
+        self.client.async_stream_infer("matmul", [tensor("x", "FP32", x)], model_version="old")
+        result, error = answers.get(timeout=30)
+        self.assertIsNone(error)
+        self.assertEqual(result.get_response().model_version, "1")
+        self.client.stop_stream()
+
+    def test_unknown_aliases_have_their_codes(self):
+        x = tensor("x", "FP32", np.ones((1, 4), np.float32))
+        self.assertFalse(self.client.is_model_ready("matmul", "none"))
+        for alias, code, text in [
+            ("none", "NOT_FOUND", "matmul has no alias none; it has old, stable"),
+            ("Old", "INVALID_ARGUMENT", "is not a version"),
+        ]:
+            for call in [
+                lambda: self.client.infer("matmul", [x], alias),
+                lambda: self.client.get_model_metadata("matmul", alias),
+            ]:
+                with self.subTest(alias=alias), self.assertRaises(InferenceServerException) as refused:
+                    call()
+                self.assertEqual(refused.exception.status(), f"StatusCode.{code}")
+                self.assertIn(text, refused.exception.message())
+
     def test_named_objects_are_regions_of_shared_memory(self):
         y = sync.InferRequestedOutput("x")
         y.set_shared_memory("grpc-kept", 8)

@@ -3,10 +3,12 @@
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
+use parking_lot::Mutex;
 use s3s::auth::SimpleAuth;
 use s3s::service::S3ServiceBuilder;
 use s3s_fs::FileSystem;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -22,6 +24,8 @@ pub struct S3 {
     folder: TempDir,
     /// Names of objects whose reads wait.
     held: watch::Sender<Vec<String>>,
+    /// Paths of all reads.
+    reads: Arc<Mutex<Vec<String>>>,
     serving: JoinHandle<()>,
 }
 
@@ -37,19 +41,26 @@ impl S3 {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("there is no free port");
         let address = listener.local_addr().expect("the listener has an address");
         let (held, holds) = watch::channel(Vec::new());
+        let reads = Arc::<Mutex<Vec<String>>>::default();
+        let all_reads = reads.clone();
         let serving = tokio::spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 let service = service.clone();
                 let holds = holds.clone();
+                let reads = all_reads.clone();
                 connections.spawn(async move {
                     let server = Builder::new(TokioExecutor::new());
                     let held_service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
                         let service = service.clone();
                         let mut holds = holds.clone();
+                        let reads = reads.clone();
                         async move {
                             let path = request.uri().path();
                             let is_read = request.method() == hyper::Method::GET;
+                            if is_read {
+                                reads.lock().push(path.to_owned());
+                            }
                             let is_free = |held: &Vec<String>| {
                                 !is_read || !held.iter().any(|name| path.ends_with(name))
                             };
@@ -62,12 +73,18 @@ impl S3 {
                 });
             }
         });
-        Self { address, folder, held, serving }
+        Self { address, folder, held, reads, serving }
     }
 
     /// Lets reads of the objects with these names wait until the next call.
     pub fn hold(&self, names: Vec<String>) {
         self.held.send_replace(names);
+    }
+
+    /// Number of reads of objects whose names have this end.
+    #[must_use]
+    pub fn reads(&self, end: &str) -> usize {
+        self.reads.lock().iter().filter(|path| path.ends_with(end)).count()
     }
 
     /// URL of the bucket for `--blobs`.

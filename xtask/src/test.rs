@@ -147,7 +147,8 @@ fn kubernetes(repo: &Repo) -> Result<()> {
         validate.args(
             ["etcd", "network", "nodes", "settings"].map(|name| folder.join(format!("base/{name}.yaml"))),
         );
-        process::run(validate.arg(folder.join("gpu/gpu.yaml")))?;
+        validate.args(["gpu/gpu.yaml", "autoscaling/hpa/hpa.yaml"].map(|name| folder.join(name)));
+        process::run(&mut validate)?;
     }
     if std::env::consts::ARCH != "x86_64" {
         setup::report("skipped", "the tests of the Helm chart, whose library exists for x86-64 only");

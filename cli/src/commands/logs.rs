@@ -11,6 +11,7 @@ use crate::since::parse_since;
 use anstyle::{AnsiColor, Style};
 use anyhow::Result;
 use clap::ValueEnum;
+use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader};
 use weir_types::Name;
 use weir_types::api::LogLine;
@@ -39,7 +40,7 @@ pub(crate) struct LogsArgs {
     /// Follow the log
     #[arg(long, short)]
     follow: bool,
-    /// Number of recent lines to show [default: 100; all with --since, --level or --request]
+    /// Number of recent lines to show [default: 100; all if other options select lines]
     #[arg(long, short = 'n', value_name = "N")]
     lines: Option<usize>,
     /// Omit standard output; the same as `--level warn`
@@ -90,9 +91,13 @@ const LINES_ALL: usize = u32::MAX as usize;
 
 pub(crate) fn run(args: &LogsArgs, context: &CommandContext) -> Result<()> {
     let client = context.client(&args.client)?;
-    let has_shown = print(&client, &Query::from_args(args), context.output, || false)?;
+    let query = Query::from_args(args);
+    let has_shown = print(&client, &query, context.output, || false)?;
     if !has_shown && !args.follow {
-        context.output.note("no log lines: the function has written none since the node started");
+        context.output.note(match query.filter.is_set() {
+            false => "no log lines: the function has written none since the node started",
+            true => "no log lines match; without --since, --level, --errors and --request, all are shown",
+        });
     }
     if args.follow { Err(gone().into()) } else { Ok(()) }
 }
@@ -105,14 +110,16 @@ pub(super) fn follow(
     output: OutputSettings,
     is_over: impl Fn() -> bool,
 ) -> Result<()> {
-    let query = Query { name, lines: 0, is_followed: true, filter: Filter::default(), is_verbose: false };
+    let query =
+        Query { name, lines: Some(0), is_followed: true, filter: Filter::default(), is_verbose: false };
     print(client, &query, output, is_over).map(drop)
 }
 
 /// Part of a log.
 struct Query<'a> {
     name: &'a Name,
-    lines: usize,
+    /// Selected lines to show of those that exist; `None`: all.
+    lines: Option<usize>,
     is_followed: bool,
     filter: Filter,
     is_verbose: bool,
@@ -127,6 +134,11 @@ struct Filter {
 }
 
 impl Filter {
+    /// Whether it leaves lines out.
+    fn is_set(&self) -> bool {
+        self.level > LogLevel::Info || self.since_ms.is_some() || self.request.is_some()
+    }
+
     fn selects(&self, line: &LogLine) -> bool {
         LogLevel::from_stream(&line.stream) >= self.level
             && self.since_ms.is_none_or(|since_ms| line.at_ms >= since_ms)
@@ -136,13 +148,15 @@ impl Filter {
 
 impl<'a> Query<'a> {
     fn from_args(args: &'a LogsArgs) -> Self {
-        let is_filtered = args.level.is_some() || args.since.is_some() || args.request.is_some();
         let level = if args.errors { LogLevel::Warn } else { args.level.unwrap_or_default() };
+        let filter = Filter { level, since_ms: args.since, request: args.request.clone() };
+        // `--level info` leaves nothing out, and asks for all lines as other levels do.
+        let is_filtered = filter.is_set() || args.level.is_some();
         Self {
             name: &args.name,
-            lines: args.lines.unwrap_or(if is_filtered { LINES_ALL } else { LINES }),
+            lines: args.lines.or((!is_filtered).then_some(LINES)),
             is_followed: args.follow,
-            filter: Filter { level, since_ms: args.since, request: args.request.clone() },
+            filter,
             is_verbose: args.verbose,
         }
     }
@@ -156,27 +170,68 @@ fn print(
     is_over: impl Fn() -> bool,
 ) -> Result<bool> {
     let Query { name, lines, is_followed, filter, is_verbose } = query;
-    let path = format!("/v1/functions/{name}/logs?lines={lines}&follow={is_followed}");
+    // The node does not know the filter, so it sends the lines among which some are selected.
+    let sent = lines.filter(|_| !filter.is_set()).unwrap_or(LINES_ALL);
+    let path = format!("/v1/functions/{name}/logs?lines={sent}&follow={is_followed}");
     let stream = client.stream(&path, &format!("read the log of {name}"))?;
     let mut has_shown = false;
+    // The newest selected lines, until it is known that no further ones exist.
+    let mut newest = lines.filter(|_| filter.is_set()).map(Newest::new);
     for line in BufReader::new(stream).lines() {
         let line = line.map_err(|error| gone().because(error))?;
         if is_over() {
             break;
         }
-        // Empty lines are keep-alives.
+        // An empty line ends the lines that existed; further ones are keep-alives.
         if line.is_empty() {
+            for (line, raw) in newest.take().into_iter().flat_map(Newest::into_lines) {
+                show(&line, &raw, output, *is_verbose)?;
+                has_shown = true;
+            }
             continue;
         }
         let parsed: LogLine = serde_json::from_str(&line).map_err(|error| {
             Problem::new("the node sent a log line that cannot be read").because(error).exit(Exit::Refused)
         })?;
-        if filter.selects(&parsed) {
-            show(&parsed, &line, output, *is_verbose)?;
-            has_shown = true;
+        if !filter.selects(&parsed) {
+            continue;
+        }
+        match &mut newest {
+            Some(newest) => newest.push(parsed, line),
+            None => {
+                show(&parsed, &line, output, *is_verbose)?;
+                has_shown = true;
+            }
         }
     }
+    for (line, raw) in newest.into_iter().flat_map(Newest::into_lines) {
+        show(&line, &raw, output, *is_verbose)?;
+        has_shown = true;
+    }
     Ok(has_shown)
+}
+
+/// The last lines of a log, each parsed and as the node sent it.
+struct Newest {
+    lines: VecDeque<(LogLine, String)>,
+    count_max: usize,
+}
+
+impl Newest {
+    fn new(count_max: usize) -> Self {
+        Self { lines: VecDeque::new(), count_max }
+    }
+
+    fn push(&mut self, line: LogLine, raw: String) {
+        self.lines.push_back((line, raw));
+        if self.lines.len() > self.count_max {
+            self.lines.pop_front();
+        }
+    }
+
+    fn into_lines(self) -> VecDeque<(LogLine, String)> {
+        self.lines
+    }
 }
 
 fn gone() -> Problem {
@@ -234,6 +289,11 @@ mod tests {
         assert_eq!(selected(&Filter { since_ms: Some(2), ..Filter::default() }), [false, true, true]);
         let of_a = Filter { request: Some("a".into()), ..Filter::default() };
         assert_eq!(selected(&of_a), [true, false, true]);
+        let mut newest = Newest::new(2);
+        for line in lines {
+            newest.push(line, String::new());
+        }
+        assert_eq!(newest.into_lines().iter().map(|(line, _)| line.at_ms).collect::<Vec<_>>(), [2, 3]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::commands::watch::{Deployer, Watcher};
 use crate::error::Problem;
 use crate::output::OutputSettings;
 use crate::project::BuildStop;
-use crate::repository::{RepositorySync, RepositoryWatch};
+use crate::repository::{RepositoryAddress, RepositorySync, RepositoryWatch};
 use crate::settings::{NodeArgs, NodeEndpoint, Trust, first_token};
 use anyhow::Result;
 use logging::LogArgs;
@@ -39,7 +39,7 @@ const INTERRUPTED: i32 = 130;
 /// Examples:
 ///   weir up
 ///   weir up --watch            # in a project: rebuild and redeploy on every change
-///   weir up --model-repository models      # serve the models of a folder
+///   weir up --model-repository models      # serve the models of a folder, or of s3://BUCKET/PREFIX
 ///   weir up --listen 0.0.0.0:9347 --token-file tokens --data /var/lib/weir
 ///   weir up --listen 0.0.0.0:9347 --token-file tokens --tls-cert cert.pem --tls-key key.pem
 ///   weir up --set gateway.drain_timeout_ms=1000 --set sandbox.limit_caps.memory_bytes=2147483648
@@ -54,10 +54,10 @@ pub(crate) struct UpArgs {
     /// In a project: run the node without deploying the function
     #[arg(long, conflicts_with = "watch")]
     no_deploy: bool,
-    /// Serve the models of a folder in Triton's layout (NAME/1/model.onnx), and push new ones and
-    /// new versions while the node runs
+    /// Serve the models of a folder, or of s3://BUCKET/PREFIX, in Triton's layout
+    /// (NAME/1/model.onnx), and push new ones and new versions while the node runs
     #[arg(long, value_name = "FOLDER")]
-    model_repository: Option<PathBuf>,
+    model_repository: Option<RepositoryAddress>,
     #[command(flatten)]
     init: InitArgs,
     #[command(flatten)]
@@ -82,9 +82,8 @@ pub(crate) fn run(args: &UpArgs, context: &CommandContext) -> Result<()> {
         _ if args.watch => context.project().map(|_| None)?,
         _ => None,
     };
-    if let Some(folder) = args.model_repository.as_deref().filter(|folder| !folder.is_dir()) {
-        let problem = Problem::usage(format!("--model-repository {}: not a folder", folder.display()));
-        return Err(problem.hint("the folder has a folder for each model: NAME/1/model.onnx").into());
+    if let Some(repository) = &args.model_repository {
+        repository.check("--model-repository")?;
     }
     let work = NodeWork { project, watch: args.watch, repository: args.model_repository.clone() };
     run_node(config, args.init, &args.log, work, context.output)
@@ -97,8 +96,8 @@ struct NodeWork {
     project: Option<PathBuf>,
     /// Whether the node deploys it again after every change.
     watch: bool,
-    /// Folder whose models the node serves.
-    repository: Option<PathBuf>,
+    /// Repository whose models the node serves.
+    repository: Option<RepositoryAddress>,
 }
 
 impl NodeWork {
@@ -111,9 +110,9 @@ impl NodeWork {
     ) -> Result<(Option<Watcher>, Option<RepositoryWatch>)> {
         let repository = match self.repository {
             None => None,
-            Some(folder) => {
+            Some(address) => {
                 let data = Some(data.to_owned());
-                let sync = RepositorySync::new(folder, data, client()?, output, false);
+                let sync = RepositorySync::new(address, data, client()?, output, false)?;
                 Some(RepositoryWatch::start(sync)?)
             }
         };

@@ -15,12 +15,12 @@ use weir_types::{ModelLabels, ModelManifest, Name};
 /// The file with the settings of a model.
 const CONFIG_FILE: &str = "config.pbtxt";
 /// Largest size of that file.
-const CONFIG_BYTES_MAX: usize = 1 << 20;
+pub(super) const CONFIG_BYTES_MAX: usize = 1 << 20;
 /// Largest number of models in a repository.
 const MODELS_MAX: usize = 10_000;
 /// Depth of the files below the folder of a model: version, folder of a model with its weights, and
 /// a folder of weights.
-const DEPTH_MAX: usize = 4;
+pub(super) const DEPTH_MAX: usize = 4;
 
 /// A model of a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]

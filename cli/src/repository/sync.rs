@@ -1,6 +1,7 @@
 //! Pushes the versions of a repository that a node does not have.
 
-use super::folder::{self, FilesState, ModelFolder, RepositoryModel};
+use super::folder::{FilesState, ModelFolder, RepositoryModel};
+use super::source::{RepositoryAddress, RepositorySource};
 use crate::client::Client;
 use crate::declaration::hash;
 use crate::error::{Problem, one_line};
@@ -16,13 +17,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use weir_types::api::{Model, ModelPushed, ModelVersion};
-use weir_types::{Name, Version};
+use weir_types::{ContentHash, Name, Version};
 
 /// A repository, and the node that serves its models.
 pub(crate) struct RepositorySync {
-    folder: PathBuf,
-    /// Data folder of a node, which is no model.
-    data: Option<PathBuf>,
+    pub(super) source: RepositorySource,
     client: Client,
     pub(super) output: OutputSettings,
     allow_signature_change: bool,
@@ -73,16 +72,18 @@ pub(crate) struct SyncedModel {
 }
 
 impl RepositorySync {
-    /// A repository in `folder`, which may contain the data folder `data` of a node.
+    /// A repository at `address`. A folder may contain the data folder `data` of a node, which has the
+    /// mirror of a bucket.
     pub(crate) fn new(
-        folder: PathBuf,
+        address: RepositoryAddress,
         data: Option<PathBuf>,
         client: Client,
         output: OutputSettings,
         allow_signature_change: bool,
-    ) -> Self {
-        let stop = Arc::default();
-        Self { folder, data, client, output, allow_signature_change, stop, settled: HashMap::new() }
+    ) -> Result<Self> {
+        let stop: Arc<AtomicBool> = Arc::default();
+        let source = RepositorySource::new(address, data, stop.clone())?;
+        Ok(Self { source, client, output, allow_signature_change, stop, settled: HashMap::new() })
     }
 
     /// A flag that ends [`run`](Self::run) early when it is set.
@@ -90,14 +91,10 @@ impl RepositorySync {
         self.stop.clone()
     }
 
-    pub(super) fn folder(&self) -> &Path {
-        &self.folder
-    }
-
     /// State of the files of all models.
-    pub(super) fn files(&self) -> Result<Vec<(String, FilesState)>> {
-        let models = folder::models(&self.folder, self.data.as_deref())?;
-        Ok(models.into_iter().map(|model| (model.name.clone(), model.state())).collect())
+    pub(super) fn files(&mut self) -> Result<Vec<(String, FilesState)>> {
+        let models = self.source.models()?;
+        Ok(models.into_iter().map(|model| (model.name.clone(), self.source.state(&model))).collect())
     }
 
     /// Pushes the versions that the node lacks. The report has the errors of models that cannot be
@@ -107,7 +104,7 @@ impl RepositorySync {
     /// # Errors
     /// The repository cannot be read, or the node cannot be asked for its models.
     pub(crate) fn run(&mut self) -> Result<SyncReport> {
-        let folders = folder::models(&self.folder, self.data.as_deref())?;
+        let folders = self.source.models()?;
         let on_node: Vec<Model> = self.client.get("/v1/models", "list the models")?;
         let on_node: BTreeMap<_, _> =
             on_node.into_iter().map(|model| (model.active.name.clone(), model)).collect();
@@ -116,7 +113,7 @@ impl RepositorySync {
             if self.stop.load(Ordering::Relaxed) {
                 break;
             }
-            let before = folder.state().fingerprint;
+            let before = self.source.state(&folder).fingerprint;
             if let Some(settled) = self.settled.get(&folder.name)
                 && settled.fingerprint == before
                 && settled.is_on(&on_node)
@@ -125,7 +122,10 @@ impl RepositorySync {
                 continue;
             }
             let (on_node, mut synced) = self.sync(&folder, &on_node);
-            if !synced.pushed.is_empty() && folder.state().fingerprint != before {
+            for error in &mut synced.errors {
+                *error = self.source.named(error);
+            }
+            if !synced.pushed.is_empty() && self.source.state(&folder).fingerprint != before {
                 let text = "its files changed while they were sent, so the node may have a mixture: `weir models rm` removes the version";
                 synced.errors.push(text.to_owned());
             } else if !synced.is_transient {
@@ -140,7 +140,7 @@ impl RepositorySync {
     /// Pushes the missing versions of a model, the lowest first, and compares the others. Also
     /// returns the versions that the node has then.
     fn sync(
-        &self,
+        &mut self,
         folder: &ModelFolder,
         on_node: &BTreeMap<Name, Model>,
     ) -> (Option<(Name, BTreeSet<Version>)>, SyncedModel) {
@@ -163,14 +163,14 @@ impl RepositorySync {
                 break;
             }
             if known.contains(&version) {
-                match self.compare(&model, version, file, known) {
+                match self.compare((folder, &model), version, file, known) {
                     Ok(()) => synced.unchanged.push(version),
                     Err(error) => synced.fail(version, &error),
                 }
             } else if known.iter().all(|known| *known > version) && !known.is_empty() {
                 synced.not_kept.push(version);
             } else {
-                match self.push(&model, version, file) {
+                match self.push((folder, &model), version, file) {
                     Ok(pushed) => {
                         now.insert(version);
                         now.retain(|version| !pushed.removed_versions.contains(version));
@@ -186,13 +186,20 @@ impl RepositorySync {
         (Some((model.name, now)), synced)
     }
 
-    fn push(&self, model: &RepositoryModel, version: Version, file: &Path) -> Result<ModelPushed> {
+    fn push(
+        &mut self,
+        (folder, model): (&ModelFolder, &RepositoryModel),
+        version: Version,
+        file: &Path,
+    ) -> Result<ModelPushed> {
+        let _readable = self.source.fetch(folder, version.0)?;
         let query = if self.allow_signature_change { "?allow_signature_change=true" } else { "" };
         let name = &model.name;
         let path = format!("/v1/models/{name}/versions/{version}{query}");
         let fields = manifest_fields(&model.manifest)?;
         let stop = Some(self.stop.clone());
         let pushed = ModelUpload { path: &path, name, file, fields, stop }.send(&self.client, self.output)?;
+        self.source.remember(folder, version.0, pushed.model.digest);
         self.output.note(format_args!("pushed {name}:{version}"));
         if !model.without_effect.is_empty() {
             let settings: Vec<_> = model.without_effect.iter().map(String::as_str).collect();
@@ -204,8 +211,8 @@ impl RepositorySync {
     /// Checks that the version on the node is that of the repository. The settings are those of the
     /// highest version: `config.pbtxt` may have changed since an earlier one was pushed.
     fn compare(
-        &self,
-        model: &RepositoryModel,
+        &mut self,
+        (folder, model): (&ModelFolder, &RepositoryModel),
         version: Version,
         file: &Path,
         known: &[Version],
@@ -213,10 +220,7 @@ impl RepositorySync {
         let RepositoryModel { name, manifest, versions, .. } = model;
         let path = format!("/v1/models/{name}/versions/{version}");
         let on_node: ModelVersion = self.client.get(&path, &format!("show {name}:{version}"))?;
-        let parts = onnx::open(file)?;
-        let digest = hash(Stoppable::new(parts.reader(), self.stop.clone()));
-        let digest =
-            digest.map_err(|error| Problem::new(format!("cannot read {}", file.display())).because(error))?;
+        let digest = self.digest(folder, version, file)?;
         let highest = versions.keys().next_back().map(|version| Version(*version));
         let what = if digest != on_node.digest {
             "another file"
@@ -232,6 +236,22 @@ impl RepositorySync {
             "add the model as version {next}/, or remove version {version}: `weir models rm {name} --version {version}`"
         );
         Err(Problem::new(text).hint(hint).into())
+    }
+}
+
+impl RepositorySync {
+    /// The hash that the node computes of a version when it is pushed.
+    fn digest(&mut self, folder: &ModelFolder, version: Version, file: &Path) -> Result<ContentHash> {
+        if let Some(digest) = self.source.digest(folder, version.0) {
+            return Ok(digest);
+        }
+        let _readable = self.source.fetch(folder, version.0)?;
+        let parts = onnx::open(file)?;
+        let digest = hash(Stoppable::new(parts.reader(), self.stop.clone()));
+        let digest =
+            digest.map_err(|error| Problem::new(format!("cannot read {}", file.display())).because(error))?;
+        self.source.remember(folder, version.0, digest);
+        Ok(digest)
     }
 }
 

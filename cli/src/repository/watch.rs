@@ -12,9 +12,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Interval of the looks at the repository. Polling also works on network file systems, which do
-/// not report the changes of other machines.
-const INTERVAL: Duration = Duration::from_secs(2);
 /// Interval of the comparisons with the node while no file changes: the node may have been
 /// unreachable, or may have lost its models.
 const COMPARE_INTERVAL: Duration = Duration::from_secs(30);
@@ -83,9 +80,10 @@ impl Stop {
 }
 
 fn watch(mut sync: RepositorySync, stop: &Stop) {
-    let mut pending = Pending::default();
+    let interval = sync.source.interval();
+    let mut pending = Pending::new(interval);
     let mut reporter = Reporter { output: sync.output, shown: BTreeSet::new() };
-    sync.output.note(format_args!("watching the models in {}", sync.folder().display()));
+    sync.output.note(format_args!("watching the models in {}", sync.source));
     loop {
         let result = match sync.files() {
             Ok(files) => {
@@ -102,7 +100,7 @@ fn watch(mut sync: RepositorySync, stop: &Stop) {
         if let Some(result) = result.filter(|_| !stop.is_set.load(Ordering::Relaxed)) {
             reporter.show(&result);
         }
-        if stop.wait(INTERVAL) {
+        if stop.wait(interval) {
             return;
         }
     }
@@ -136,8 +134,10 @@ impl Reporter {
 }
 
 /// Decides when the repository is compared with the node.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Pending {
+    /// Interval of the looks.
+    interval: Duration,
     /// Fingerprint at the last look.
     last: Option<u64>,
     /// Fingerprint and time of the last comparison.
@@ -145,10 +145,15 @@ struct Pending {
 }
 
 impl Pending {
+    fn new(interval: Duration) -> Self {
+        Self { interval, last: None, compared: None }
+    }
+
     /// Whether to compare now, at `wall` and `now`, when the files have this fingerprint and the
     /// newest was modified at `newest`. Files that are being copied are not read.
     fn is_due(&mut self, found: u64, newest: Option<SystemTime>, wall: SystemTime, now: Instant) -> bool {
-        let is_old = newest.is_none_or(|newest| wall.duration_since(newest).is_ok_and(|age| age >= INTERVAL));
+        let is_old =
+            newest.is_none_or(|newest| wall.duration_since(newest).is_ok_and(|age| age >= self.interval));
         let is_quiet = self.last.map_or(is_old, |last| last == found);
         self.last = Some(found);
         let is_due = is_quiet
@@ -169,7 +174,7 @@ mod tests {
         let wall = SystemTime::now();
         let now = Instant::now();
         let old = Some(wall - Duration::from_secs(60));
-        let mut pending = Pending::default();
+        let mut pending = Pending::new(Duration::from_secs(2));
         assert!(pending.is_due(1, old, wall, now), "at first");
         assert!(!pending.is_due(1, old, wall, now));
         assert!(!pending.is_due(2, old, wall, now), "a copy begins");
@@ -182,19 +187,19 @@ mod tests {
     fn copy_in_progress_at_the_start_is_awaited() {
         let wall = SystemTime::now();
         let now = Instant::now();
-        let mut pending = Pending::default();
+        let mut pending = Pending::new(Duration::from_secs(2));
         assert!(!pending.is_due(1, Some(wall), wall, now));
         assert!(!pending.is_due(2, Some(wall), wall, now));
         assert!(pending.is_due(2, Some(wall), wall, now));
         // Without files, there is nothing to wait for.
-        assert!(Pending::default().is_due(1, None, wall, now));
+        assert!(Pending::new(Duration::from_secs(2)).is_due(1, None, wall, now));
     }
 
     #[test]
     fn node_is_compared_from_time_to_time() {
         let wall = SystemTime::now();
         let now = Instant::now();
-        let mut pending = Pending::default();
+        let mut pending = Pending::new(Duration::from_secs(2));
         assert!(pending.is_due(1, None, wall, now));
         assert!(!pending.is_due(1, None, wall, now + COMPARE_INTERVAL / 2));
         assert!(pending.is_due(1, None, wall, now + COMPARE_INTERVAL));

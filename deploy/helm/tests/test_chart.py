@@ -41,6 +41,11 @@ def base():
     return {(each["kind"], each["metadata"]["name"]): each for each in documents}
 
 
+def component(name):
+    """The object of an optional component of the kustomization."""
+    return yaml.safe_load((KUSTOMIZE / f"autoscaling/{name}/{name}.yaml").read_text())
+
+
 def comparable(rendered):
     """The parts of an object that the chart and the kustomization have in common.
 
@@ -81,6 +86,21 @@ EVERYTHING = {
     "datastore": {"etcd": {"replicas": 5, "storage": {"size": "8Gi", "className": "fast"}}},
     "blobs": {"url": "s3://blobs/weir", "endpoint": "http://minio.storage:9000", "secretName": ""},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "autoscaling": {
+        "kind": "hpa",
+        "minReplicas": 3,
+        "maxReplicas": 20,
+        "backlogSeconds": 0.5,
+        "behavior": {"scaleDown": {"selectPolicy": "Disabled"}},
+        "hpa": {"metric": "backlog"},
+    },
+}
+KEDA = {
+    "autoscaling": {
+        "kind": "keda",
+        "backlogSeconds": 1.5,
+        "keda": {"labels": {"cluster": "eu"}, "authentication": "prometheus", "pollingIntervalSeconds": 5},
+    }
 }
 EXTERNAL = {"datastore": {"url": "etcd://etcd.infra:2379/weir"}}
 SMALL = {
@@ -93,10 +113,10 @@ SMALL = {
 
 class Chart(unittest.TestCase):
     def test_objects_are_valid(self):
-        for values in [{}, EVERYTHING, EXTERNAL, SMALL]:
+        for values in [{}, EVERYTHING, EXTERNAL, SMALL, KEDA]:
             for (kind, name), rendered in render(values, "a-release").items():
-                if kind == "ServiceMonitor":
-                    continue  # Its schema belongs to the operator of Prometheus.
+                if kind in ("ServiceMonitor", "ScaledObject"):
+                    continue  # Their schemas belong to the operator of Prometheus and to KEDA.
                 for version in VERSIONS:
                     with self.subTest(kind=kind, name=name, version=version):
                         kubernetes_validate.validate(rendered, version, strict=True)
@@ -147,7 +167,7 @@ class Chart(unittest.TestCase):
         rendered = render(EVERYTHING)
         nodes, pod = rendered["StatefulSet", "weir"]["spec"], pod_of(rendered)
         container = pod["containers"][0]
-        self.assertEqual(nodes["replicas"], 5)
+        self.assertEqual(render({"nodes": {"replicas": 5}})["StatefulSet", "weir"]["spec"]["replicas"], 5)
         self.assertEqual(container["image"], f"registry.test/weir@sha256:{'0' * 64}")
         limits = {"memory": "8Gi", "nvidia.com/gpu": 2}
         self.assertEqual(container["resources"]["limits"], limits)
@@ -180,6 +200,38 @@ class Chart(unittest.TestCase):
         self.assertIn(endpoint["port"], ports)
         self.assertNotIn(("ServiceMonitor", "weir"), render())
 
+    def test_autoscalers_are_those_of_the_kustomization(self):
+        for kind, name in [("hpa", "HorizontalPodAutoscaler"), ("keda", "ScaledObject")]:
+            with self.subTest(kind=kind):
+                rendered, expected = render({"autoscaling": {"kind": kind}}), component(kind)
+                self.assertEqual(expected["metadata"]["name"], "weir")
+                # The chart's tests render into another namespace than the kustomization's.
+                actual = yaml.safe_load(yaml.safe_dump(rendered[name, "weir"]).replace("serving", "weir"))
+                self.assertEqual(actual["spec"], expected["spec"])
+                self.assertEqual(actual["apiVersion"], expected["apiVersion"])
+                self.assertNotIn("replicas", rendered["StatefulSet", "weir"]["spec"], "set by the autoscaler")
+        self.assertFalse({"HorizontalPodAutoscaler", "ScaledObject"} & {kind for kind, _ in render()})
+
+    def test_values_of_autoscaling_reach_the_autoscalers(self):
+        hpa = render(EVERYTHING, "other")["HorizontalPodAutoscaler", "other-weir"]["spec"]
+        self.assertEqual((hpa["minReplicas"], hpa["maxReplicas"]), (3, 20))
+        self.assertEqual(hpa["scaleTargetRef"]["name"], "other-weir")
+        external = hpa["metrics"][0]["external"]
+        self.assertEqual(external["metric"]["name"], "backlog")
+        self.assertEqual(external["metric"]["selector"]["matchLabels"], {"service": "other-weir"})
+        self.assertEqual(external["target"], {"type": "Value", "value": "0.5"})
+        self.assertEqual(hpa["behavior"]["scaleDown"]["selectPolicy"], "Disabled")
+        scaled = render(KEDA, "other")["ScaledObject", "other-weir"]["spec"]
+        trigger = scaled["triggers"][0]
+        labels = '{namespace="serving",service="other-weir",cluster="eu"}'
+        query = (
+            f"sum(weir_scheduler_backlog_seconds{labels}) / clamp_min(sum(weir_scheduler_run_slots{labels}), 1)"
+        )
+        self.assertEqual(trigger["metadata"]["query"], query)
+        self.assertEqual((trigger["metadata"]["threshold"], trigger["metricType"]), ("1.5", "Value"))
+        self.assertEqual(trigger["authenticationRef"], {"name": "prometheus"})
+        self.assertEqual((scaled["scaleTargetRef"]["name"], scaled["pollingInterval"]), ("other-weir", 5))
+
     def test_an_existing_etcd_replaces_the_own_one(self):
         rendered = render(EXTERNAL)
         self.assertFalse([name for _, name in rendered if "etcd" in name])
@@ -207,6 +259,11 @@ class Chart(unittest.TestCase):
             {"blobs": {"url": "file:///data"}},
             {"image": {"digest": "latest"}},
             {"metrics": {"enabled": True}},
+            {"autoscaling": {"kind": "vpa"}},
+            {"autoscaling": {"kind": "hpa", "minReplicas": 0}},
+            {"autoscaling": {"kind": "hpa", "minReplicas": 11}},
+            {"autoscaling": {"kind": "keda", "backlogSeconds": 0}},
+            {"autoscaling": {"kind": "keda", "keda": {"labels": {"a": 'b"}'}}}},
         ]:
             with self.subTest(values=values), self.assertRaises(helm.HelmError):
                 render(values)

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use weir_call::Objective;
 use weir_types::Ordinal;
-use weir_types::{InvocationId, ModelId, Name, NodeId, TenantId, Version};
+use weir_types::{InvocationId, ModelId, ModelRef, NodeId, TenantId, Version};
 
 pub(crate) use weir_link::{AnnouncedInvocation, DispatcherCommand, Hello, NodeEvent, PROTOCOL};
 pub use weir_link::{AnnouncedModel, StagedModel};
@@ -33,10 +33,10 @@ pub struct ForwardGrant {
     /// Whether the call is a step of a workflow: the objective is the workflow's then.
     #[serde(default)]
     pub is_step: bool,
-    /// The versions that the call uses of models that it names without a version; empty if no model
-    /// has a canary.
+    /// The versions that the call uses of models that it names without a version or by an alias; empty
+    /// if no model has a canary or an alias.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub chosen: BTreeMap<Name, Version>,
+    pub chosen: BTreeMap<ModelRef, Version>,
     /// The device and models that the call may use.
     pub granted: Granted,
 }

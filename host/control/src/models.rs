@@ -136,8 +136,8 @@ pub struct Models {
     prefetching: OnceLock<Arc<PrefetchQueue>>,
     /// Numbers the models that guests load, so that their keys differ.
     loads: AtomicU64,
-    /// The number of models with canaries.
-    canaries: AtomicUsize,
+    /// The number of models with a canary or an alias.
+    with_choices: AtomicUsize,
     changes: Changes,
     /// Serialises changes.
     turn: Arc<Semaphore>,
@@ -162,7 +162,7 @@ impl Models {
             staging: Arc::default(),
             prefetching: OnceLock::new(),
             loads: AtomicU64::new(0),
-            canaries: AtomicUsize::new(0),
+            with_choices: AtomicUsize::new(0),
             changes,
             turn: Arc::new(Semaphore::new(1)),
         };

@@ -29,8 +29,13 @@ const ALIAS_BYTES_MAX: usize = 64 << 10;
 
 /// A kind of item whose versions have aliases.
 trait Aliased: Send + Sync + 'static {
-    /// An error if the caller has no such item.
-    fn require(node: &NodeState, caller: &Caller, name: &Name) -> Result<(), ApiError>;
+    /// Reads the item from the datastore: another node may have pushed the version or moved the alias
+    /// a moment ago. An error if the caller has no such item.
+    fn require(
+        node: &NodeState,
+        caller: &Caller,
+        name: &Name,
+    ) -> impl Future<Output = Result<(), ApiError>> + Send;
 
     /// Changes an alias, at a time in Unix milliseconds.
     fn change(
@@ -49,7 +54,8 @@ trait Aliased: Send + Sync + 'static {
 struct Deployments<K>(PhantomData<K>);
 
 impl<K: VersionedResource> Aliased for Deployments<K> {
-    fn require(node: &NodeState, caller: &Caller, name: &Name) -> Result<(), ApiError> {
+    async fn require(node: &NodeState, caller: &Caller, name: &Name) -> Result<(), ApiError> {
+        K::registry(node).refresh(&caller.tenant, name).await?;
         find::<K>(node, caller, name).map(drop)
     }
 
@@ -71,7 +77,8 @@ impl<K: VersionedResource> Aliased for Deployments<K> {
 struct PushedModels;
 
 impl Aliased for PushedModels {
-    fn require(node: &NodeState, caller: &Caller, name: &Name) -> Result<(), ApiError> {
+    async fn require(node: &NodeState, caller: &Caller, name: &Name) -> Result<(), ApiError> {
+        node.models.refresh(&caller.tenant, name).await?;
         Ok(node.models.get_of(Content::Network, &caller.tenant, name, None).map(drop)?)
     }
 
@@ -115,7 +122,7 @@ async fn set<A: Aliased>(
 ) -> Result<Json<AliasTarget>, ApiError> {
     let of = parse(&path)?;
     let body = small(body, ALIAS_BYTES_MAX).await?;
-    A::require(&node, &caller, &of.0)?;
+    A::require(&node, &caller, &of.0).await?;
     let AliasRequest { version } = serde_json::from_slice(&body).map_err(|error| {
         let text = format!("the body must be {{\"version\": N}}: {error}");
         ApiError::new(ErrorCode::InvalidRequest, text)
@@ -129,7 +136,9 @@ async fn roll_back<A: Aliased>(
     Extension(caller): Extension<Caller>,
     Path(path): Path<(String, String)>,
 ) -> Result<Json<AliasTarget>, ApiError> {
-    show(change::<A>(&node, &caller, parse(&path)?, AliasChange::RollBack).await?)
+    let of = parse(&path)?;
+    A::require(&node, &caller, &of.0).await?;
+    show(change::<A>(&node, &caller, of, AliasChange::RollBack).await?)
 }
 
 /// `DELETE /v1/{collection}/{name}/aliases/{alias}`.
@@ -138,7 +147,9 @@ async fn remove<A: Aliased>(
     Extension(caller): Extension<Caller>,
     Path(path): Path<(String, String)>,
 ) -> Result<Response, ApiError> {
-    change::<A>(&node, &caller, parse(&path)?, AliasChange::Remove).await?;
+    let of = parse(&path)?;
+    A::require(&node, &caller, &of.0).await?;
+    change::<A>(&node, &caller, of, AliasChange::Remove).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -156,7 +167,6 @@ async fn change<A: Aliased>(
     (name, alias): (Name, Alias),
     to: AliasChange,
 ) -> Result<Option<AliasTarget>, ApiError> {
-    A::require(node, caller, &name)?;
     let now_ms = now_ms();
     let changed = A::change(node, caller, &name, alias.clone(), (to, now_ms)).await?;
     // An alias that named this version before is unchanged.

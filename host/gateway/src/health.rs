@@ -13,8 +13,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use weir_scheduler::Backlog;
-use weir_telemetry::{SchedulerBacklog, TextFormat};
+use weir_scheduler::{Backlog, DeviceBacklogs};
+use weir_telemetry::{BACKLOG_DEVICES_MAX, SchedulerBacklog, TextFormat};
 use weir_types::api::{Status, TenantPage};
 use weir_types::{ErrorCode, TenantId};
 
@@ -213,6 +213,16 @@ fn scheduler_backlog(node: &NodeState) -> SchedulerBacklog {
     }
 }
 
+/// Sets the metrics of the work of this node's scheduler.
+fn meter_backlog(node: &NodeState) {
+    let metrics = &node.metrics.placements;
+    metrics.set_backlog(scheduler_backlog(node));
+    let DeviceBacklogs { devices, others_ns } = node.dispatch.placements.device_backlogs(BACKLOG_DEVICES_MAX);
+    let seconds = |ns| Duration::from_nanos(ns).as_secs_f64();
+    let devices = devices.into_iter().map(|(device, ns)| ((device.node.0, device.ordinal), seconds(ns)));
+    metrics.set_device_backlogs(devices, others_ns.map(seconds));
+}
+
 /// `GET /metrics`: the metrics of the node, and of the functions of one tenant or of all tenants.
 async fn metrics(node: &NodeState, of: Option<&TenantId>, format: TextFormat) -> Result<Response, ApiError> {
     let gauge = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
@@ -239,7 +249,7 @@ async fn metrics(node: &NodeState, of: Option<&TenantId>, format: TextFormat) ->
         }
     }
     node.models.devices().meter_memory();
-    node.metrics.placements.set_backlog(scheduler_backlog(node));
+    meter_backlog(node);
     node.metrics.gpus.refresh().await;
     let (answers, bytes) = node.response_cache.size();
     node.metrics.response_cache.answers.set(gauge(answers));

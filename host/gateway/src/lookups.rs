@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use weir_cluster::ForwardGrant;
 use weir_control::workflows::DeployedWorkflow;
-use weir_types::{ErrorCode, Name, TenantId};
+use weir_types::{ErrorCode, ModelRef, Name, TenantId};
 
 /// Lookups at once on this node.
 const AT_ONCE_MAX: usize = 8;
@@ -117,7 +117,7 @@ impl NodeState {
     /// from the datastore: the event of a push may arrive after the first call.
     pub(crate) async fn knows_chosen(&self, grant: &ForwardGrant) -> bool {
         let is_known = |name, version| self.models.get(&grant.tenant, name, Some(version)).is_ok();
-        for (name, version) in &grant.chosen {
+        for (ModelRef { name, .. }, version) in &grant.chosen {
             if !is_known(name, *version) {
                 // Without the datastore, the call runs where the version is known.
                 let _ = self.models.refresh(&grant.tenant, name).await;

@@ -8,6 +8,7 @@ mod fetch;
 mod files;
 mod garbage;
 mod in_use;
+mod remote;
 mod shared;
 
 pub use export::BlobContents;
@@ -17,6 +18,7 @@ pub use files::{
 };
 pub use garbage::Collected;
 pub use in_use::{Hold, InUse, Sweep, SweepPause};
+pub use remote::{RemoteError, RemoteFile, RemoteFolder};
 pub use shared::SharedBlobs;
 
 use crate::{DiskFull, StorageHealth, is_disk_full};

@@ -48,7 +48,7 @@ use otlp::OtlpMetrics;
 pub use otlp::{Signal, SpanDrop};
 use outbound::OutboundMetrics;
 use placements::PlacementMetrics;
-pub use placements::SchedulerBacklog;
+pub use placements::{BACKLOG_DEVICES_MAX, SchedulerBacklog};
 pub use served::{DemandTotals, Served, Tally, Times};
 pub use shadows::ShadowMetrics;
 pub use sizes::SizeMetrics;

@@ -2,8 +2,8 @@
 
 use super::Scheduler;
 use crate::PlacementRequest;
-use crate::groups::Backlog;
-use crate::view::together_bytes;
+use crate::groups::{Backlog, DeviceBacklogs};
+use crate::view::{DeviceView, together_bytes};
 use weir_types::InvocationId;
 
 /// Upper bound on the predicted device time of a waiting invocation: about 13 days, so that sums do
@@ -21,6 +21,11 @@ pub(super) struct Waits {
     run_time_ns: u64,
 }
 
+/// Predicted time of the invocations on a device that have not ended, with their loads.
+fn committed_ns(device: &DeviceView) -> u64 {
+    device.committed_ns().saturating_add(device.committed_load_ns())
+}
+
 impl Scheduler {
     /// Work of the devices, and work that waits for them. Takes time in proportion to the devices.
     #[must_use]
@@ -29,12 +34,21 @@ impl Scheduler {
         self.view.devices().fold(none, |sum, (_, device)| Backlog {
             devices: sum.devices + 1,
             slots: sum.slots.saturating_add(device.spec().slots),
-            committed_ns: sum
-                .committed_ns
-                .saturating_add(device.committed_ns())
-                .saturating_add(device.committed_load_ns()),
+            committed_ns: sum.committed_ns.saturating_add(committed_ns(device)),
             ..sum
         })
+    }
+
+    /// Work of each of the first `devices_max` devices, and the sum of the others. Sorts all devices.
+    #[must_use]
+    pub fn device_backlogs(&self, devices_max: usize) -> DeviceBacklogs {
+        let devices = self.view.devices().map(|(_, device)| (device.id(), committed_ns(device)));
+        let mut devices: Vec<_> = devices.collect();
+        devices.sort_unstable();
+        let others = devices.split_off(devices.len().min(devices_max));
+        let sum = || others.iter().fold(0, |sum: u64, (_, ns)| sum.saturating_add(*ns));
+        let others_ns = (!others.is_empty()).then(sum);
+        DeviceBacklogs { devices, others_ns }
     }
 
     /// Copies of models that are required, and that no device keeps.

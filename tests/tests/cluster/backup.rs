@@ -36,6 +36,9 @@ async fn restored_cluster_has_everything_acknowledged_before_the_backup() {
     a.deploy("echo", function("echo-http")).await;
     a.push_model("m", 1, model("good/matmul.onnx")).await;
     a.put("/v1/objects/o", "an object").await.ok();
+    for alias in ["functions/f/aliases/live", "models/m/aliases/live"] {
+        a.put(&format!("/v1/{alias}"), r#"{"version": 1}"#).await.ok();
+    }
     let large = "x".repeat(3 << 20);
     let later = a.post_later("/fn/echo", large.clone()).await;
     assert_eq!(a.ended(later.id).await.status, InvocationStatus::Done);
@@ -71,7 +74,9 @@ async fn restored_cluster_has_everything_acknowledged_before_the_backup() {
     cluster.settle().await;
     for node in &cluster.nodes {
         assert_eq!(node.get("/fn/f/ann").await.ok().text(), "hello, ann\n");
+        assert_eq!(node.get("/fn/f@live/ann").await.ok().text(), "hello, ann\n");
         node.post("/v2/models/m/infer", ROW).await.ok();
+        node.post("/v2/models/m/versions/live/infer", ROW).await.ok();
         assert_eq!(node.get("/v1/objects/o/data").await.ok().text(), "an object");
         assert_eq!(node.result(later.id).await.ok().text(), large);
     }

@@ -26,6 +26,12 @@ fn of_kind(kind: &str) -> Vec<Value> {
     objects().into_iter().map(|(_, object)| object).filter(|object| object["kind"] == *kind).collect()
 }
 
+/// Reads a file of an autoscaling component.
+fn of_autoscaling(file: &str) -> Value {
+    let path = base().join("../autoscaling").join(file);
+    yaml_serde::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
 fn app(labels: &Value) -> String {
     labels["app"].as_str().unwrap_or_default().to_owned()
 }
@@ -87,4 +93,30 @@ fn every_pod_has_a_network_policy_and_etcd_serves_only_nodes_and_peers() {
     let blocks = egress.iter().filter_map(|rule| rule["to"].as_sequence()).flatten();
     let all = blocks.map(|to| &to["ipBlock"]).find(|block| block["cidr"] == "0.0.0.0/0").unwrap();
     assert_eq!(all["except"][0], "169.254.0.0/16", "metadata services are reachable");
+}
+
+/// Otherwise, each `kubectl apply` would reset the number of nodes that the autoscaler has chosen.
+#[test]
+fn autoscaling_components_scale_the_nodes_and_remove_their_replicas() {
+    let sets = of_kind("StatefulSet");
+    let nodes = sets.iter().find(|set| app(&set["metadata"]["labels"]) == "weir").unwrap();
+    assert!(nodes["spec"]["replicas"].is_number(), "there is something to remove");
+    for name in ["hpa", "keda"] {
+        let component = of_autoscaling(&format!("{name}/kustomization.yaml"));
+        assert_eq!(component["kind"], "Component", "{name}");
+        let [resource] = &component["resources"].as_sequence().unwrap()[..] else { panic!("{name}") };
+        let scaler = of_autoscaling(&format!("{name}/{}", resource.as_str().unwrap()));
+        let [patch] = &component["patches"].as_sequence().unwrap()[..] else { panic!("{name}") };
+        for target in [&patch["target"], &scaler["spec"]["scaleTargetRef"]] {
+            assert_eq!(
+                (&target["kind"], &target["name"]),
+                (&nodes["kind"], &nodes["metadata"]["name"]),
+                "{name}"
+            );
+        }
+        let operations: Value = yaml_serde::from_str(patch["patch"].as_str().unwrap()).unwrap();
+        let [operation] = &operations.as_sequence().unwrap()[..] else { panic!("{name}") };
+        let operation = (operation["op"].as_str(), operation["path"].as_str());
+        assert_eq!(operation, (Some("remove"), Some("/spec/replicas")));
+    }
 }

@@ -64,7 +64,7 @@ fn documented(page: &str) -> BTreeSet<&str> {
 }
 
 #[test]
-fn boards_and_alerts_use_documented_metrics() {
+fn boards_alerts_and_autoscalers_use_documented_metrics() {
     let page = folder().join("../../docs/reference/metrics.md");
     let page = std::fs::read_to_string(page).unwrap();
     let documented = documented(&page);
@@ -75,7 +75,11 @@ fn boards_and_alerts_use_documented_metrics() {
         let name = rule["alert"].as_str().unwrap().to_owned();
         (name, rule["expr"].as_str().unwrap().to_owned())
     });
-    for (user, expression) in of_boards.chain(of_rules) {
+    let scaler = folder().join("../kubernetes/autoscaling/keda/keda.yaml");
+    let scaler: Yaml = yaml_serde::from_str(&std::fs::read_to_string(scaler).unwrap()).unwrap();
+    let query = scaler["spec"]["triggers"][0]["metadata"]["query"].as_str().unwrap().to_owned();
+    let of_scaler = [("the autoscaler".to_owned(), query)];
+    for (user, expression) in of_boards.chain(of_rules).chain(of_scaler) {
         let metrics = metrics(&expression, &documented);
         let is_of_prometheus = BY_PROMETHEUS.iter().any(|name| expression.starts_with(&format!("{name}{{")));
         let is_list = user.starts_with("weir-") && expression.starts_with("label_values");

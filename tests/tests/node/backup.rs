@@ -13,6 +13,13 @@ use weir_types::ErrorCode;
 use weir_types::api::InvocationStatus;
 
 const ROW: &str = r#"{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}"#;
+const WORKFLOW: &str = r#"
+inputs = { x = "FP32[n, 4]" }
+outputs = { y = "step" }
+[steps.step]
+run = "m:1"
+inputs = { x = "x" }
+"#;
 const ACME: &str = "acme-token-0123456789";
 const OTHER: &str = "other-token-0123456789";
 const BACKUP: &str = "backup-token-0123456789";
@@ -80,6 +87,12 @@ async fn restored_node_has_everything_acknowledged_before_the_backup() {
     node.deploy_with("f", "env.N=2", function("hello")).await;
     node.deploy("echo", function("echo-http")).await;
     node.push_model("m", 1, model("good/matmul.onnx")).await;
+    node.push_model("m", 2, model("good/matmul_v2.onnx")).await;
+    node.put("/v1/workflows/w", WORKFLOW).await.ok();
+    for alias in ["functions/f/aliases/old", "models/m/aliases/stable", "workflows/w/aliases/live"] {
+        node.put(&format!("/v1/{alias}"), r#"{"version": 1}"#).await.ok();
+    }
+    node.put("/v1/models/m/aliases/stable", r#"{"version": 2}"#).await.ok();
     let sum = node.post("/v2/models/m/infer", ROW).await.ok().json::<Value>()["outputs"].clone();
     let large = "x".repeat(3 << 20);
     let later = node.post_later("/fn/echo", large.clone()).await;
@@ -115,6 +128,15 @@ async fn restored_node_has_everything_acknowledged_before_the_backup() {
     assert_eq!(node.post("/v2/models/m/infer", ROW).await.ok().json::<Value>()["outputs"], sum);
     assert_eq!(node.result(later.id).await.ok().text(), large);
     assert_eq!(node.get("/v1/triggers/t").await.ok().json::<Value>(), trigger);
+    assert_eq!(node.get("/fn/f@old/x").await.ok().header("weir-version"), Some("1"));
+    let version_of = async |path: &str| -> Value {
+        let answer: Value = node.post(&format!("/v2/models/{path}/infer"), ROW).await.ok().json();
+        answer["model_version"].clone()
+    };
+    assert_eq!(version_of("m/versions/stable").await, "2");
+    assert_eq!(version_of("w/versions/live").await, "1");
+    node.post("/v1/models/m/aliases/stable/rollback", "").await.ok();
+    assert_eq!(version_of("m/versions/stable").await, "1", "the version before is restored too");
     for number in 0..before {
         let name = format!("w{number}");
         assert_eq!(node.get(&format!("/fn/{name}/x")).await.ok().text(), "hello, x\n");

@@ -64,6 +64,8 @@ async fn log_followers_receive_new_lines() {
     let call = async {
         node.get("/fn/f/log").await.ok();
     };
+    let end = pieces.next().await.unwrap().unwrap();
+    assert_eq!(end, "\n", "an empty line ends the lines that existed");
     let first = async { tokio::time::timeout(Duration::from_secs(20), pieces.next()).await };
     let (first, ()) = tokio::join!(first, call);
     let first = first.expect("no log line arrived").unwrap().unwrap();

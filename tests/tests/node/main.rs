@@ -44,6 +44,7 @@ mod models;
 mod nn;
 mod objectives;
 mod objects;
+mod observing;
 mod oidc;
 mod openapi;
 mod other_sdks;

@@ -1,10 +1,11 @@
-//! Models in folders of Triton's layout: `weir models sync` and `weir up --model-repository`.
+//! Models in folders and buckets in Triton's layout: `weir models sync` and `weir up --model-repository`.
 
 use serde_json::{Value, json};
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 use tokio::process::Command;
-use weir_tests::{TestNode, eventually};
+use weir_tests::{S3, TestNode, eventually, eventually_within};
 use weir_types::Version;
 use weir_types::api::{Model, ModelVersion};
 
@@ -208,4 +209,121 @@ async fn missing_repository_is_a_usage_error() {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.contains("--model-repository /nowhere/models: not a folder"), "{text}");
+}
+
+/// Longest time until a node has pushed a change of a bucket: it lists the bucket every ten seconds, and
+/// waits until nothing has changed for as long.
+const BUCKET_PATIENCE: Duration = Duration::from_secs(90);
+
+/// Writes an object, as of some time ago.
+fn put(s3: &S3, path: &str, contents: impl AsRef<[u8]>) {
+    let path = s3.folder().join(path);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(&path, contents).unwrap();
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    file.set_modified(SystemTime::now() - Duration::from_secs(60)).unwrap();
+}
+
+/// Runs `weir models sync --json` with a repository at `address`.
+async fn sync(node: &TestNode, address: &str, s3: &S3) -> (Option<i32>, Value, String) {
+    let mut command = Command::new(node.binary());
+    command.args(["models", "sync", "--json", address]).envs(s3.environment()).kill_on_drop(true);
+    command.env("WEIR_URL", node.url("").as_str().trim_end_matches('/'));
+    let output = command.output().await.unwrap();
+    let report = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    (output.status.code(), report, String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// The same repository is pushed to one node from a bucket, and to another one from a folder.
+#[tokio::test]
+async fn bucket_is_pushed_like_a_folder() {
+    let s3 = S3::start().await;
+    for (version, time_ms) in [(1, 1.0), (2, 2.0), (5, 5.0)] {
+        put(&s3, &format!("birds/{version}/model.onnx"), fake_model(time_ms));
+    }
+    put(&s3, "birds/config.pbtxt", BIRDS);
+    put(&s3, "birds/birds.txt", "crow\ngull\nwren\n");
+    put(&s3, "birds/.2/model.onnx", fake_model(9.0));
+    put(&s3, "plain/1/model.onnx", fake_model(0.5));
+    put(&s3, "text/1/model.onnx", "not a model");
+    put(&s3, "engine/1/model.onnx", "");
+    put(&s3, "engine/config.pbtxt", "platform: \"tensorrt_plan\"");
+    put(&s3, "large/1/model.onnx", fake_model(1.0));
+    put(&s3, "large/config.pbtxt", vec![b' '; (1 << 20) + 1]);
+    put(&s3, "empty/readme.txt", "");
+    let start = async || TestNode::builder().set("models.backend", "fake").start().await;
+    let [node, other] = [start().await, start().await];
+    let (status, report, text) = sync(&node, &s3.url(), &s3).await;
+    assert_eq!(status, Some(1), "{text}");
+    let (_, expected, _) = sync(&other, s3.folder().to_str().unwrap(), &s3).await;
+    let address = s3.url();
+    let expected = expected.to_string().replace(s3.folder().to_str().unwrap(), &address);
+    assert_eq!(report, serde_json::from_str::<Value>(&expected).unwrap());
+    let failed = report["models"].as_array().unwrap().iter().filter(|model| !model["errors"].is_null());
+    assert_eq!(failed.count(), 4, "{report}");
+    assert!(report.to_string().contains(&format!("{address}/large/config.pbtxt has more than")), "{report}");
+
+    let birds = model(&node, "birds").await.unwrap();
+    assert_eq!((birds.versions, birds.active.version), (vec![Version(2), Version(5)], Version(5)));
+    let labels = &birds.active.manifest.labels;
+    assert_eq!(labels.get("scores").and_then(|labels| labels.get(1)), Some("gull"), "{labels:?}");
+    assert_eq!(
+        [s3.reads("birds/1/model.onnx"), s3.reads("birds/5/model.onnx")],
+        [0, 1],
+        "only what is pushed"
+    );
+
+    put(&s3, "plain/1/model.onnx", fake_model(0.7));
+    let (_, report, _) = sync(&node, &s3.url(), &s3).await;
+    assert!(report.to_string().contains("the node has another file for it"), "{report}");
+}
+
+/// The node is restarted, too: it remembers the hashes of the versions.
+#[tokio::test]
+async fn node_serves_a_bucket_and_does_not_read_unchanged_objects_again() {
+    let s3 = S3::start().await;
+    put(&s3, "m/1/model.onnx", fake_model(1.0));
+    put(&s3, "m/config.pbtxt", "version_policy { all { } }");
+    let mut builder = TestNode::builder().set("models.backend", "fake");
+    for (name, value) in s3.environment() {
+        builder = builder.env(name, value);
+    }
+    let mut node = builder.argument("--model-repository").argument(s3.url()).start().await;
+    for version in 1..=3 {
+        let read = format!("m/{version}/model.onnx");
+        if version > 1 {
+            put(&s3, &read, fake_model(f64::from(version)));
+        }
+        eventually_within(BUCKET_PATIENCE, "the version of the bucket", async || {
+            model(&node, "m").await.filter(|model| model.active.version == Version(version))
+        })
+        .await;
+        if version == 2 {
+            node = node.stop().await.start().await;
+        }
+    }
+    let reads = [1, 2, 3].map(|version| s3.reads(&format!("m/{version}/model.onnx")));
+    assert_eq!(reads, [1; 3]);
+    // Settings are read once by each process.
+    assert_eq!(s3.reads("m/config.pbtxt"), 2);
+    let mirror = node.data().join("model-repository/files/m/3/model.onnx");
+    eventually("the end of the push, which removes the contents", async || {
+        std::fs::read(&mirror).unwrap().iter().all(|byte| *byte == 0).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn unusable_bucket_is_reported_with_advice() {
+    let s3 = S3::start().await;
+    let mut command = Command::new(TestNode::builder().binary());
+    let output =
+        command.args(["up", "--model-repository", "s3://"]).kill_on_drop(true).output().await.unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("s3:// cannot be opened") && text.contains("s3://BUCKET/PREFIX"), "{text}");
+    let node = TestNode::builder().set("models.backend", "fake").start().await;
+    let (status, _, text) = sync(&node, "s3://other-bucket/models", &s3).await;
+    assert_eq!(status, Some(3), "{text}");
+    assert!(text.contains("cannot read s3://other-bucket/models") && text.contains("AWS_ENDPOINT"), "{text}");
 }

@@ -2,24 +2,26 @@
 
 use crate::commands::collection::Collection;
 use crate::error::Problem;
-use crate::repository::{RepositorySync, RepositoryWatch, SyncReport};
+use crate::repository::{RepositoryAddress, RepositorySync, RepositoryWatch, SyncReport};
 use anyhow::Result;
-use std::path::PathBuf;
 
-/// Push the models of a folder in Triton's layout that the node does not have
+/// Push the models of a folder or bucket in Triton's layout that the node does not have
 ///
 /// The folder has a folder for each model: NAME/1/model.onnx, NAME/2/model.onnx and so on, with
 /// NAME/config.pbtxt if the model has settings. By default, the highest version is pushed, with its
 /// number. Versions of the node do not change, and nothing is removed. A model with an error does
 /// not prevent the other models from being pushed, and the exit status is then 1.
 ///
+/// s3://BUCKET/PREFIX instead of a folder is a prefix of a bucket. The environment has the endpoint and
+/// the credentials (AWS_ENDPOINT, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and others).
+///
 /// `weir up --model-repository FOLDER` runs a node that serves such a folder.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(super) struct SyncArgs {
-    /// Folder with the models
-    folder: PathBuf,
-    /// Go on, and push after every change in the folder
+    /// Folder with the models, or s3://BUCKET/PREFIX
+    folder: RepositoryAddress,
+    /// Go on, and push after every change in the repository
     #[arg(long)]
     watch: bool,
     /// Push models even if they have other inputs or outputs than the active versions
@@ -30,7 +32,7 @@ pub(super) struct SyncArgs {
 pub(super) fn run(args: &SyncArgs, models: Collection) -> Result<()> {
     let Collection { client, output, .. } = models;
     let SyncArgs { ref folder, watch, allow_signature_change } = *args;
-    let mut sync = RepositorySync::new(folder.clone(), None, client, output, allow_signature_change);
+    let mut sync = RepositorySync::new(folder.clone(), None, client, output, allow_signature_change)?;
     let report = sync.run()?;
     output.result(&report, SyncReport::text)?;
     if watch {

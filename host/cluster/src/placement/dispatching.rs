@@ -7,7 +7,7 @@ use super::{MESSAGES_PER_LOCK, Placements};
 use crate::wire::{DispatcherCommand, Hello, NodeEvent};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use weir_scheduler::{Backlog, DeviceUse, Event};
+use weir_scheduler::{Backlog, DeviceBacklogs, DeviceUse, Event};
 use weir_types::{InvocationId, NodeId};
 
 impl Placements {
@@ -159,6 +159,15 @@ impl Placements {
         match &self.state.lock().placer {
             Placer::Own(driver) => driver.backlog(),
             Placer::Dispatcher(_) => Backlog::default(),
+        }
+    }
+
+    /// Work of each of the first `devices_max` devices of this node's scheduler; none if another node
+    /// places this node's invocations.
+    pub fn device_backlogs(&self, devices_max: usize) -> DeviceBacklogs {
+        match &self.state.lock().placer {
+            Placer::Own(driver) => driver.device_backlogs(devices_max),
+            Placer::Dispatcher(_) => DeviceBacklogs::default(),
         }
     }
 

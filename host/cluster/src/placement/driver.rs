@@ -6,7 +6,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use weir_scheduler::{Action, Backlog, Event, Recorder, Rejection, RequiredModel, Scheduler, Setup};
+use weir_scheduler::{
+    Action, Backlog, DeviceBacklogs, Event, Recorder, Rejection, RequiredModel, Scheduler, Setup,
+};
 use weir_types::Ordinal;
 use weir_types::{DeviceId, InvocationId, ModelId, NodeId};
 
@@ -85,6 +87,11 @@ impl PlacementDriver {
     /// Work of the scheduler's devices, and work that waits for them.
     pub(super) fn backlog(&self) -> Backlog {
         self.scheduler.backlog()
+    }
+
+    /// Work of each of the first `devices_max` devices.
+    pub(super) fn device_backlogs(&self, devices_max: usize) -> DeviceBacklogs {
+        self.scheduler.device_backlogs(devices_max)
     }
 
     /// Converts a list of required models to an event; `None` if the scheduler has this list.

@@ -79,6 +79,11 @@ impl ModelVersions {
         self.roles
     }
 
+    /// Whether calls choose among versions: by a canary or by aliases.
+    pub(super) fn has_choices(&self) -> bool {
+        self.roles.canary.is_some() || self.aliases().is_some_and(|aliases| !aliases.is_empty())
+    }
+
     /// The roles of the versions if these were all.
     pub(super) fn roles_of(&self, entries: &BTreeMap<Version, Arc<ModelEntry>>) -> ModelRoles {
         ModelRoles::new(entries, self.head.head.as_ref())

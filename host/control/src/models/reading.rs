@@ -242,11 +242,11 @@ impl Models {
             ModelVersions::new(trial, ShadowSlot::new(self.metrics.model_shadow(tenant, name)))
         };
         let versions = models.entry(name.clone()).or_insert_with(new);
-        let had_canary = versions.roles().canary.is_some();
+        let had_choices = versions.has_choices();
         let changed = change(versions);
-        match (had_canary, versions.roles().canary.is_some()) {
-            (false, true) => _ = self.canaries.fetch_add(1, Ordering::Relaxed),
-            (true, false) => _ = self.canaries.fetch_sub(1, Ordering::Relaxed),
+        match (had_choices, versions.has_choices()) {
+            (false, true) => _ = self.with_choices.fetch_add(1, Ordering::Relaxed),
+            (true, false) => _ = self.with_choices.fetch_sub(1, Ordering::Relaxed),
             _ => {}
         }
         if versions.is_empty() {

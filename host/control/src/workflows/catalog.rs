@@ -179,9 +179,7 @@ impl Catalog {
         for grant in &deployment.manifest.models {
             if let Some(workflow) = self.workflow(tenant, grant) {
                 self.collect(&workflow, choices, &mut demands);
-            } else if let Ok(version) = self.models.resolve(tenant, &grant.name, grant.version.as_ref())
-                && let Ok(entry) = self.models.for_call(tenant, &grant.name, version, choices)
-            {
+            } else if let Ok(entry) = self.models.for_call(tenant, grant, choices) {
                 let demand = entry.demand();
                 demands.insert(demand.model.clone(), demand);
             }

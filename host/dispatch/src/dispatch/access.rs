@@ -62,9 +62,7 @@ impl FunctionAccess {
         }
         let Dispatch { models, placements, .. } = &*self.dispatch;
         let tenant = &self.deployment.id.tenant;
-        let version = models.resolve(tenant, &wanted.name, wanted.version.as_ref());
-        let entry = version
-            .and_then(|version| models.for_call(tenant, &wanted.name, version, self.choices.as_deref()));
+        let entry = models.for_call(tenant, wanted, self.choices.as_deref());
         let entry = entry.map_err(|error| match error {
             ModelsError::NoModel(_) | ModelsError::NoVersion { .. } | ModelsError::Alias(_) => {
                 OpenError::NotFound(error.to_string())

@@ -4,6 +4,7 @@ use super::account::GaugeGuard;
 use super::place::PlacedCall;
 use super::workflow::unready;
 use super::{CallCtx, Dispatch, ModelTarget, Target};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::OwnedSemaphorePermit;
@@ -134,6 +135,9 @@ impl Dispatch {
             entry.count_unstarted(code);
         }
         let chosen = call.models.as_ref().map(|models| models.chosen()).unwrap_or_default();
+        // A call may name a version both without a version and by an alias.
+        let chosen: BTreeSet<_> =
+            chosen.into_iter().map(|(wanted, version)| (wanted.name, version)).collect();
         for (name, version) in chosen {
             if let Ok(entry) = self.models.get(target.tenant(), &name, Some(version)) {
                 entry.count_unstarted(code);

@@ -39,7 +39,8 @@ impl Default for LogQuery {
     }
 }
 
-/// `GET /v1/functions/{name}/logs`, as newline-delimited JSON; readers skip empty lines.
+/// `GET /v1/functions/{name}/logs`, as newline-delimited JSON; readers skip empty lines. An empty line
+/// separates the lines that exist from the new ones.
 pub(crate) async fn logs(
     State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
@@ -59,7 +60,8 @@ pub(crate) async fn logs(
     // Deleting the function ends its log, and with it this response.
     drop(entry);
     let tail = stream::iter(tail.into_iter().map(|line| encode(&line)));
-    let body = Body::from_stream(tail.chain(stream::iter(news).flatten()));
+    let end = query.follow.then(|| Ok(Bytes::from_static(b"\n")));
+    let body = Body::from_stream(tail.chain(stream::iter(end)).chain(stream::iter(news).flatten()));
     Ok(([(CONTENT_TYPE, "application/x-ndjson")], body).into_response())
 }
 

@@ -216,7 +216,7 @@ impl SharedBlobs {
 }
 
 /// Waits for an answer of the store, for a limited time.
-async fn answer<T>(
+pub(super) async fn answer<T>(
     asking: impl Future<Output = Result<T, object_store::Error>>,
 ) -> Result<T, object_store::Error> {
     tokio::time::timeout(SILENCE_MAX, asking).await.unwrap_or_else(|_| {

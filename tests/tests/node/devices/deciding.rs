@@ -114,15 +114,21 @@ async fn backlog_counts_work_until_it_has_ended() {
     let backlog_s = async |state: &str| {
         node.metric("weir_scheduler_backlog_seconds", &format!("state=\"{state}\"")).await
     };
+    let device_backlog_s = async |device: u32| {
+        let labels = format!("node=\"0\",device=\"{device}\"");
+        node.metric("weir_scheduler_device_backlog_seconds", &labels).await
+    };
     let all = join_all((0..4 * slots).map(|_| infer(&node, "hot", 1)));
     let growing = eventually("a backlog", async || {
         let is_full = backlog_s("waiting").await >= 1.5 && backlog_s("committed").await >= 1.5;
-        is_full.then_some(())
+        let [one, other] = [device_backlog_s(0).await, device_backlog_s(1).await];
+        (is_full && one >= 1.5 && other >= 1.5).then_some(())
     });
     let (answers, ()) = tokio::join!(all, growing);
     answers.into_iter().for_each(|answer| drop(answer.ok()));
     eventually("no backlog", async || {
-        (backlog_s("waiting").await + backlog_s("committed").await == 0.0).then_some(())
+        let all = backlog_s("waiting").await + backlog_s("committed").await;
+        (all + device_backlog_s(0).await + device_backlog_s(1).await == 0.0).then_some(())
     })
     .await;
 }

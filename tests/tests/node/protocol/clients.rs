@@ -31,6 +31,9 @@ async fn triton_clients_work_unmodified() {
         y = "mean"
     "#;
     node.put("/v1/workflows/mean", mean).await.ok();
+    for alias in ["models/matmul/aliases/old", "workflows/mean/aliases/live", "functions/echo/aliases/live"] {
+        node.put(&format!("/v1/{alias}"), r#"{"version": 1}"#).await.ok();
+    }
     run(&node, "triton_http.py").await;
     run(&node, "triton_grpc.py").await;
 }
