@@ -13,6 +13,8 @@ mod dispatcher_server;
 mod election;
 mod events;
 mod forward;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod holders;
 mod joining;
 mod link;

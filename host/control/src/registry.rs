@@ -16,7 +16,7 @@ mod change;
 mod entry;
 mod follow;
 mod function;
-mod record;
+pub(crate) mod record;
 #[cfg(test)]
 mod tests;
 
@@ -92,6 +92,9 @@ pub enum RegistryError {
     /// The name has reached the limit of versions.
     #[error("{0} {1} has {VERSIONS_MAX} versions; delete old ones first")]
     TooManyVersions(Noun, Name),
+    /// The name has a version with the last number.
+    #[error("{0} {1} has version {max}, the last number; delete the {0} and deploy it again", max = u32::MAX)]
+    NoNextVersion(Noun, Name),
     /// An alias names no version, or was not changed.
     #[error(transparent)]
     Alias(#[from] AliasError),
@@ -227,7 +230,7 @@ impl<K: DeploymentKind> Registry<K> {
         let Some(revision) = head_revision else { return };
         let newest = records.keys().next_back().map_or(0, |newest| newest.0);
         // Replaces a damaged head: the next change rewrites it.
-        let head = head.unwrap_or(ActiveVersion::only(Version(newest), Version(newest + 1)));
+        let head = head.unwrap_or(ActiveVersion::only(Version(newest), Version(newest.saturating_add(1))));
         self.publish(tenant, name, revision, Some((head, records)));
     }
 

@@ -17,6 +17,8 @@ mod error;
 mod events;
 mod failures;
 mod functions;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod grpc;
 mod guest_url;
 mod head;

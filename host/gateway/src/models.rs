@@ -406,6 +406,7 @@ impl From<ModelsError> for ApiError {
             }
             ModelsError::NotThere(..) => ErrorCode::InvalidModel,
             ModelsError::TooManyVersions(_)
+            | ModelsError::NoNextVersion(_)
             | ModelsError::Conflict(_)
             | ModelsError::OtherKind(..)
             | ModelsError::NotNewer { .. }

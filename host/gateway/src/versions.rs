@@ -234,6 +234,7 @@ impl From<RegistryError> for ApiError {
             | RegistryError::IsCanary { .. }
             | RegistryError::UnfitCanary(..)
             | RegistryError::TooManyVersions(..)
+            | RegistryError::NoNextVersion(..)
             | RegistryError::Conflict(..) => ErrorCode::Conflict,
             RegistryError::Datastore(error) if error.is_temporary() => ErrorCode::Unavailable,
             RegistryError::Datastore(error) if error.is_full() => ErrorCode::DiskFull,
