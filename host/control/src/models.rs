@@ -73,8 +73,8 @@ use tokio::sync::Semaphore;
 use weir_datastore::{Datastore, Revision};
 use weir_inference::{Content, ModelKey, ModelSource};
 use weir_scheduler::DeviceKind;
-use weir_storage::Changes;
 use weir_storage::blobs::Blobs;
+use weir_storage::{Changes, Heard};
 use weir_telemetry::usage::ModelMeters;
 use weir_telemetry::{Metrics, Served};
 use weir_types::Ordinal;
@@ -138,6 +138,8 @@ pub struct Models {
     changes: Changes,
     /// Serialises changes.
     turn: Arc<Semaphore>,
+    /// The revision of the datastore that memory reflects.
+    heard: Heard,
 }
 
 impl Models {
@@ -162,6 +164,7 @@ impl Models {
             canaries: AtomicUsize::new(0),
             changes,
             turn: Arc::new(Semaphore::new(1)),
+            heard: Heard::default(),
         };
         let revision = models.read_all().await?;
         models.sweep().await?;
@@ -287,6 +290,11 @@ impl Models {
         let loads = known.iter().flat_map(|(_, profile)| profile.load_time_ns.values().copied());
         let load_time_ns = loads.max_by(slowest).map(RunningMean::rounded);
         Expected { load_time_ns, run_times_ns: runs.collect() }
+    }
+
+    /// The revision of the datastore that memory reflects.
+    pub fn heard(&self) -> &Heard {
+        &self.heard
     }
 
     /// The blobs with the models' files.

@@ -34,7 +34,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 use weir_datastore::{Datastore, Entry, Key, Revision};
-use weir_storage::{Changes, CutOff};
+use weir_storage::{Changes, CutOff, Heard};
 use weir_types::{Name, TenantId, Version};
 
 /// The limit of versions per name.
@@ -131,6 +131,8 @@ pub struct Registry<K: DeploymentKind = FunctionParts> {
     changes: Changes,
     /// Serialises changes on this node; the head's revision fences changes of other nodes.
     turn: Arc<Semaphore>,
+    /// The revision of the datastore that memory reflects.
+    heard: Heard,
 }
 
 /// A record that could not be read.
@@ -175,6 +177,7 @@ impl<K: DeploymentKind> Registry<K> {
             deleted: Mutex::default(),
             changes,
             turn: Arc::new(Semaphore::new(1)),
+            heard: Heard::default(),
         };
         let revision = registry.read_all().await?;
         Ok((Arc::new(registry), revision))
@@ -260,6 +263,11 @@ impl<K: DeploymentKind> Registry<K> {
         }
         self.refresh(tenant, &Name::new(name).ok()?).await.ok()?;
         known()
+    }
+
+    /// The revision of the datastore that memory reflects.
+    pub fn heard(&self) -> &Heard {
+        &self.heard
     }
 
     /// All deployments of `tenant`, by name.

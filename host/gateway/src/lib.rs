@@ -55,6 +55,7 @@ mod uploads;
 mod usage;
 mod v2;
 mod versions;
+mod visibility;
 mod workflows;
 
 pub use access::Access;
@@ -88,6 +89,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use tower::ServiceExt;
 use unread::Unread;
+use visibility::{VISIBLE_PATH, answer_visible};
 use weir_call::Fault;
 use weir_call::headers::{ERROR_CODE, EXPLAIN, PLACEMENT};
 use weir_cluster::ForwardGrant;
@@ -356,6 +358,9 @@ impl Gateway {
         }
         if request.uri().path() == EVENTS_PATH {
             return Ok(answer_events(&self.node.metrics.events, request.method(), request.uri())?);
+        }
+        if request.uri().path() == VISIBLE_PATH {
+            return answer_visible(&self.node, request.method(), request.uri()).await;
         }
         if request.uri().path() == canary::CANARIES_PATH {
             return Ok(axum::Json(canary::counts_here(&self.node)).into_response());

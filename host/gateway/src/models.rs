@@ -17,6 +17,7 @@ use super::routes::Routes;
 use super::table::MANAGE;
 use super::uploads::{self, ReceivedUpload};
 use super::versions::{parse_name, parse_version, read_version};
+use super::visibility::{self, Collection, Visibility};
 use super::workflows::{refuse_if_used, refuse_name_of_workflow};
 use crate::NodeState;
 use crate::state::NodeExtractor;
@@ -30,6 +31,7 @@ use std::sync::Arc;
 use weir_control::canary::CanaryOf;
 use weir_control::models::{ModelEntry, ModelPushError, ModelsError, PushRequest};
 use weir_control::registry::InactiveRole;
+use weir_datastore::Revision;
 use weir_inference::Content;
 use weir_telemetry::logs::now_ms;
 use weir_types::api::{Canary, EventKind, EventResource, Model, ModelPushed, ModelVersion};
@@ -158,7 +160,17 @@ async fn keep(
     let removed_versions =
         if created { remove_old_versions(node, entry.source.id()).await } else { Vec::new() };
     let is_preview = !node.models.roles(&caller.tenant, name).serves(entry.record.version);
-    Ok(Json(ModelPushed { model: node.models.describe(&entry), canary, is_preview, removed_versions }))
+    let revision = Revision(entry.source.key.generation);
+    let Visibility { visible_on, not_visible_on } =
+        visibility::await_others(node, Collection::Models, revision).await;
+    Ok(Json(ModelPushed {
+        model: node.models.describe(&entry),
+        canary,
+        is_preview,
+        removed_versions,
+        visible_on,
+        not_visible_on,
+    }))
 }
 
 /// The role of the pushed version, if it does not become active.
