@@ -210,6 +210,7 @@ impl Gateway {
             || path.starts_with(intermediates::PATH)
             || path.starts_with(OUTCOMES_PATH)
             || path == EVENTS_PATH
+            || path == VISIBLE_PATH
             || path == canary::CANARIES_PATH;
         if is_of_cluster {
             return Box::pin(self.route_of_cluster(request, id, owner))

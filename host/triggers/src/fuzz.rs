@@ -77,7 +77,9 @@ pub fn event(bytes: &[u8]) {
         let content_type = event.content_type.as_deref().unwrap_or_default();
         // Headers cannot have each content type, and one that stands for other modes is another
         // request.
-        if content_type.contains("cloudevents") || HeaderValue::from_str(content_type).is_err() {
+        if content_type.to_ascii_lowercase().contains("cloudevents")
+            || HeaderValue::from_str(content_type).is_err()
+        {
             continue;
         }
         let mut headers = event.headers();
@@ -87,7 +89,11 @@ pub fn event(bytes: &[u8]) {
         assert_eq!(again[0].data, event.data);
     }
     let headers = HeaderMap::from_iter([(CONTENT_TYPE, BATCH_TYPE)]);
-    let again = event::parse(&headers, &event::batch_body(&events)).expect("a batch of events is a batch");
+    let again = match event::parse(&headers, &event::batch_body(&events)) {
+        Ok(again) => again,
+        // A batch nests the data deeper.
+        Err(why) => return assert!(why.contains("recursion limit"), "{why}"),
+    };
     assert_eq!(again.iter().map(texts).collect::<Vec<_>>(), events.iter().map(texts).collect::<Vec<_>>());
     for (again, event) in again.iter().zip(&events) {
         assert_eq!(again.data.is_empty(), event.data.is_empty(), "{event:?}");
