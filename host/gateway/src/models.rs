@@ -33,6 +33,7 @@ use weir_control::models::{ModelEntry, ModelPushError, ModelsError, PushRequest}
 use weir_control::registry::InactiveRole;
 use weir_datastore::Revision;
 use weir_inference::Content;
+use weir_storage::blobs::Staged;
 use weir_telemetry::logs::now_ms;
 use weir_types::api::{Canary, EventKind, EventResource, Model, ModelPushed, ModelVersion};
 use weir_types::{
@@ -149,6 +150,17 @@ async fn keep(
         may_change_signature: options.allow_signature_change,
         role: role(&options),
     };
+    push_version(node, caller, name, request, staged).await
+}
+
+/// Pushes a checked upload, and waits for the other nodes of the cluster.
+async fn push_version(
+    node: &NodeState,
+    caller: &Caller,
+    name: &Name,
+    request: PushRequest,
+    staged: Staged,
+) -> Result<Json<ModelPushed>, ApiError> {
     let before = node.models.roles(&caller.tenant, name);
     let pushed = node.models.push(request, staged).await;
     let (entry, created) = pushed.map_err(|error| push_error(node, caller, name, error))?;
