@@ -58,7 +58,9 @@ pub fn headers(bytes: &[u8]) {
 pub fn upload(bytes: &[u8]) {
     let mut lines = bytes.splitn(3, |byte| *byte == b'\n');
     let mut line = || lines.next().unwrap_or_default();
-    let (query, content_type, body) = (line(), line(), line());
+    let query = line();
+    let content_type = line();
+    let body = line();
     let query = String::from_utf8_lossy(query);
     let Ok(uri) = format!("/v1/functions/f?{query}").parse::<Uri>() else { return };
     let Ok(content_type) = HeaderValue::from_bytes(content_type) else { return };
