@@ -56,5 +56,5 @@ fn range(one: usize, other: usize) -> std::ops::Range<usize> {
 
 /// A replaced range: empty half of the time, so that a part is inserted.
 fn range_end(one: usize, other: usize) -> std::ops::Range<usize> {
-    if one % 2 == 0 { one..one } else { range(one, other) }
+    if one.is_multiple_of(2) { one..one } else { range(one, other) }
 }
