@@ -8,7 +8,7 @@ mod watched;
 
 pub(crate) use build::BuildStop;
 pub(crate) use component::check_component;
-pub(crate) use deploy::{describe, old_versions};
+pub(crate) use deploy::{describe, not_visible, old_versions};
 
 use crate::error::Problem;
 use crate::output::{OutputSettings, size};

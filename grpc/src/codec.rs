@@ -57,13 +57,18 @@ impl<U: prost::Message + Default> Decoder for BoundedDecoder<U> {
 
     fn decode(&mut self, source: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
         // `copy_to_bytes` shares the message's memory and does not copy.
-        let message = source.copy_to_bytes(source.remaining());
-        check(message.clone())?;
-        let decoded = U::decode(message);
-        decoded
-            .map(Some)
-            .map_err(|error| Status::invalid_argument(format!("the message cannot be read: {error}")))
+        decode(source.copy_to_bytes(source.remaining())).map(Some)
     }
+}
+
+/// Decodes a message within the limits.
+///
+/// # Errors
+/// The status for the client, if the message is invalid or above a limit.
+pub fn decode<U: prost::Message + Default>(message: Bytes) -> Result<U, Status> {
+    check(message.clone())?;
+    U::decode(message)
+        .map_err(|error| Status::invalid_argument(format!("the message cannot be read: {error}")))
 }
 
 /// Checks the top-level fields of a message against the limits.

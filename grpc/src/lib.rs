@@ -2,7 +2,7 @@
 //! clients. The server is in `weir-host`'s `gateway/grpc.rs`.
 
 mod codec;
-pub use codec::{BoundedCodec, DESCRIPTION_BYTES_MAX, ITEMS_MAX};
+pub use codec::{BoundedCodec, DESCRIPTION_BYTES_MAX, ITEMS_MAX, decode};
 
 mod health;
 pub use health::{HealthCheckRequest, HealthCheckResponse, ServingStatus};

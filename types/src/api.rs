@@ -2,8 +2,8 @@
 //! Times are Unix milliseconds.
 
 use crate::{
-    ContentHash, Cost, ErrorCode, FunctionKind, FunctionManifest, ModelManifest, Name, Profile, Signature,
-    TenantId, Version,
+    ContentHash, Cost, ErrorCode, FunctionKind, FunctionManifest, ModelManifest, Name, NodeId, Profile,
+    Signature, TenantId, Version,
 };
 use serde::{Deserialize, Serialize};
 
@@ -195,6 +195,13 @@ pub struct Deployed {
     /// Old versions that the deploy removed (`sandbox.versions_keep`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed_versions: Vec<Version>,
+    /// Nodes of the cluster that serve the version; empty for a node without a cluster.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub visible_on: Vec<NodeId>,
+    /// Live nodes of the cluster that have not answered that they serve the version
+    /// (`cluster.visible_wait_ms`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_visible_on: Vec<NodeId>,
 }
 
 /// Body of a promotion or a rollback, such as `POST /v1/functions/{name}/rollback`. Without a
@@ -255,6 +262,13 @@ pub struct ModelPushed {
     /// Old versions that the push removed (`models.versions_keep`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed_versions: Vec<Version>,
+    /// Nodes of the cluster that serve the version; empty for a node without a cluster.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub visible_on: Vec<NodeId>,
+    /// Live nodes of the cluster that have not answered that they serve the version
+    /// (`cluster.visible_wait_ms`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_visible_on: Vec<NodeId>,
 }
 
 /// A model's state on one device. Part of [`ModelVersion`].
@@ -399,6 +413,13 @@ pub struct WorkflowDeployed {
     pub created: bool,
     /// Path of the workflow's inference endpoint on the node.
     pub path: String,
+    /// Nodes of the cluster that serve the version; empty for a node without a cluster.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub visible_on: Vec<NodeId>,
+    /// Live nodes of the cluster that have not answered that they serve the version
+    /// (`cluster.visible_wait_ms`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_visible_on: Vec<NodeId>,
 }
 
 /// One log line, written by a function or by the node about the function. `GET

@@ -150,6 +150,14 @@ impl fmt::Display for TenantId {
 #[serde(transparent)]
 pub struct Version(pub u32);
 
+impl Version {
+    /// The next version; `None` after the last number.
+    #[must_use]
+    pub fn next(self) -> Option<Self> {
+        self.0.checked_add(1).map(Self)
+    }
+}
+
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)

@@ -7,7 +7,29 @@ use anyhow::{Result, bail};
 use std::process::Command;
 
 /// Fuzz targets, which are `fuzz/fuzz_targets/NAME.rs`.
-const TARGETS: [&str; 7] = ["request", "onnx", "kernel_graph", "workflow", "manifest", "link", "image"];
+const TARGETS: [&str; 21] = [
+    "request",
+    "onnx",
+    "kernel_graph",
+    "workflow",
+    "manifest",
+    "link",
+    "image",
+    "headers",
+    "upload",
+    "grpc",
+    "encoding",
+    "trigger",
+    "event",
+    "registry",
+    "invocation",
+    "cluster",
+    "cpu_worker",
+    "gpu_worker",
+    "component",
+    "sources",
+    "nats",
+];
 
 /// Run the fuzz targets: parsers of untrusted bytes, with generated input
 ///

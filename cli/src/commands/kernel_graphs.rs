@@ -7,6 +7,7 @@ use crate::commands::CommandContext;
 use crate::commands::collection::{Collection, RemoveArgs, ShowArgs, VersionArgs};
 use crate::commands::models::{on_device, query, removed, restored, signature};
 use crate::output::{age, size, table, time};
+use crate::project::not_visible;
 use crate::settings::ClientArgs;
 use anyhow::Result;
 use clap::Subcommand;
@@ -101,14 +102,15 @@ pub(crate) fn run(args: KernelGraphsArgs, context: &CommandContext) -> Result<()
             let path = format!("{}{version}{query}", graphs.path(&name));
             let pushed: ModelPushed = graphs.client.put(&path, &format!("push {name}"), &[], &mut upload)?;
             drop(upload);
-            output.result(&pushed, |ModelPushed { model, removed_versions, .. }| {
+            output.result(&pushed, |ModelPushed { model, removed_versions, not_visible_on, .. }| {
                 let name = &model.name;
                 let version = model.version;
                 let signature = signature(&model.signature);
                 format!(
-                    "pushed {name}:{version}\n{signature}{}{}",
+                    "pushed {name}:{version}\n{signature}{}{}{}",
                     removed(removed_versions),
-                    too_small(model)
+                    too_small(model),
+                    not_visible(not_visible_on)
                 )
             })
         }

@@ -4,7 +4,7 @@ use crate::client::Client;
 use crate::output::size;
 use std::collections::BTreeMap;
 use weir_types::api::Deployed;
-use weir_types::{FunctionKind, Version, imports_whole_runtime};
+use weir_types::{FunctionKind, NodeId, Version, imports_whole_runtime};
 
 /// Human-readable result of a deployment, with a command that calls the function.
 pub(crate) fn describe(deployed: &Deployed, client: &Client) -> String {
@@ -60,6 +60,9 @@ pub(crate) fn describe(deployed: &Deployed, client: &Client) -> String {
     if !deployed.removed_versions.is_empty() {
         text.push_str(&format!("  removed {}\n", old_versions(&deployed.removed_versions)));
     }
+    if !deployed.not_visible_on.is_empty() {
+        text.push_str(&format!("  {}", not_visible(&deployed.not_visible_on)));
+    }
     // Omit imports that no manifest can grant: most standard libraries import them without using
     // them. An interpreter imports everything; its function's log reports denied access.
     let denied = &deployed.denied_imports;
@@ -90,6 +93,16 @@ pub(crate) fn old_versions(versions: &[Version]) -> String {
     let numbers: Vec<String> = versions.iter().map(ToString::to_string).collect();
     let noun = if versions.len() == 1 { "version" } else { "versions" };
     format!("old {noun} {}", numbers.join(", "))
+}
+
+/// The line about nodes of a cluster that may not serve a new version yet; empty if all serve it.
+pub(crate) fn not_visible(nodes: &[NodeId]) -> String {
+    let numbers: Vec<String> = nodes.iter().map(|node| node.0.to_string()).collect();
+    match numbers.len() {
+        0 => String::new(),
+        1 => format!("not served yet by node {}, which has not answered\n", numbers[0]),
+        _ => format!("not served yet by nodes {}, which have not answered\n", numbers.join(", ")),
+    }
 }
 
 /// Whether no manifest can grant the import: functions have no files, and reach hosts by

@@ -213,7 +213,13 @@ impl InvocationIndex {
         let list = |set: &mut BTreeSet<_>, at_ms| {
             _ = if is_in { set.insert((at_ms, id)) } else { set.remove(&(at_ms, id)) }
         };
-        let weigh = |bytes: &mut u64| if is_in { *bytes += entry.bytes } else { *bytes -= entry.bytes };
+        // A damaged record may have any size.
+        let weigh = |bytes: &mut u64| {
+            *bytes = match is_in {
+                true => bytes.saturating_add(entry.bytes),
+                false => bytes.saturating_sub(entry.bytes),
+            }
+        };
         if item.working.is_some() {
             one(&mut tenant.working);
         }

@@ -24,6 +24,8 @@ mod attempt;
 mod callback;
 mod client;
 mod follow;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod index;
 mod lease;
 mod message;

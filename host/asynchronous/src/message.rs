@@ -63,11 +63,35 @@ pub(super) struct ResponseHead {
 #[serde(transparent)]
 pub(super) struct StoredHeaders(Vec<(String, String)>);
 
+impl RequestHead {
+    /// Decodes the method, the target and the headers.
+    pub(super) fn parts(&self) -> Result<(Method, Uri, HeaderMap), AsyncError> {
+        let wrong =
+            |error: &dyn std::fmt::Display| AsyncError::Blob(std::io::Error::other(error.to_string()).into());
+        let method = Method::from_bytes(self.method.as_bytes()).map_err(|error| wrong(&error))?;
+        let uri: Uri = self.uri.parse().map_err(|error| wrong(&error))?;
+        Ok((method, uri, self.headers.map()))
+    }
+}
+
+impl ResponseHead {
+    /// Decodes the status and the headers.
+    pub(super) fn parts(&self) -> (StatusCode, HeaderMap) {
+        (StatusCode::from_u16(self.status).unwrap_or(StatusCode::OK), self.headers.map())
+    }
+}
+
 impl StoredHeaders {
     pub(super) fn from_map(headers: &HeaderMap) -> Self {
         let kept = headers.iter().filter(|(name, _)| !OF_CONNECTIONS.contains(name));
         let text = |value: &HeaderValue| value.as_bytes().iter().map(|byte| char::from(*byte)).collect();
         Self(kept.map(|(name, value)| (name.as_str().to_owned(), text(value))).collect())
+    }
+
+    /// The number of headers.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
     }
 
     /// Decodes the headers, and skips invalid ones. All headers from [`from_map`](Self::from_map)
@@ -124,12 +148,7 @@ impl<Head: DeserializeOwned> Message<Head> {
 impl Message<RequestHead> {
     /// Rebuilds the request.
     pub(super) fn request(self) -> Result<http::Request<Body>, AsyncError> {
-        let RequestHead { method, uri, headers, .. } = &self.head;
-        let wrong =
-            |error: &dyn std::fmt::Display| AsyncError::Blob(std::io::Error::other(error.to_string()).into());
-        let method = Method::from_bytes(method.as_bytes()).map_err(|error| wrong(&error))?;
-        let uri: Uri = uri.parse().map_err(|error| wrong(&error))?;
-        let mut headers = headers.map();
+        let (method, uri, mut headers) = self.head.parts()?;
         headers.insert(CONTENT_LENGTH, self.body_bytes.into());
         let mut request = http::Request::new(self.body());
         (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) = (method, uri, headers);
@@ -140,8 +159,7 @@ impl Message<RequestHead> {
 impl Message<ResponseHead> {
     /// Rebuilds the response.
     pub(super) fn response(self) -> http::Response<Body> {
-        let status = StatusCode::from_u16(self.head.status).unwrap_or(StatusCode::OK);
-        let mut headers = self.head.headers.map();
+        let (status, mut headers) = self.head.parts();
         headers.insert(CONTENT_LENGTH, self.body_bytes.into());
         let mut response = http::Response::new(self.body());
         (*response.status_mut(), *response.headers_mut()) = (status, headers);

@@ -133,7 +133,7 @@ impl InvocationRecord {
                 NextStep::Forget => self.ended_at_ms.unwrap_or(self.due_at_ms),
                 NextStep::Run | NextStep::CallBack => self.due_at_ms,
             },
-            bytes: parts.clone().map(|part| part.bytes).sum(),
+            bytes: parts.clone().map(|part| part.bytes).fold(0, u64::saturating_add),
             blobs: parts.map(|part| part.digest).collect(),
         }
     }

@@ -13,6 +13,8 @@ mod dispatcher_server;
 mod election;
 mod events;
 mod forward;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod holders;
 mod joining;
 mod link;
@@ -55,6 +57,7 @@ pub struct Cluster {
     client: ForwardClient,
     heartbeat: Duration,
     heartbeat_timeout: Duration,
+    visible_wait: Duration,
     election: Mutex<Election>,
     /// The last dispatcher at whose address no process listens.
     lost: watch::Sender<Option<Dispatcher>>,
@@ -92,6 +95,7 @@ impl Cluster {
             reports,
             heartbeat: Duration::from_millis(config.heartbeat_ms.max(1)),
             heartbeat_timeout,
+            visible_wait: Duration::from_millis(config.visible_wait_ms),
             election: Mutex::default(),
             lost: watch::Sender::default(),
         });
@@ -120,6 +124,11 @@ impl Cluster {
     /// This node.
     pub fn node(&self) -> NodeId {
         self.node
+    }
+
+    /// Longest wait of a deploy until the other nodes serve it. Zero: deploys do not wait.
+    pub fn visible_wait(&self) -> Duration {
+        self.visible_wait
     }
 
     /// The largest number of a node that this node has seen.

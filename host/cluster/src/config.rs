@@ -44,6 +44,9 @@ pub struct ClusterConfig {
     pub heartbeat_ms: u64,
     /// Silence after which a cooperating node counts as lost.
     pub heartbeat_timeout_ms: u64,
+    /// Longest wait of a deploy or push until the other nodes serve it. The response names the nodes
+    /// that do not. At 0, deploys do not wait, and name no nodes.
+    pub visible_wait_ms: u64,
     /// The largest number of a node that this process has seen in the cluster. The node takes a
     /// larger one: data that replaced the data of etcd may count from an earlier state.
     #[serde(skip)]
@@ -98,6 +101,7 @@ impl Default for ClusterConfig {
             lease_ms: 3_000,
             heartbeat_ms: 500,
             heartbeat_timeout_ms: 2_000,
+            visible_wait_ms: 1_000,
             known_nodes_max: 0,
         }
     }

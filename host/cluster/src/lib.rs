@@ -13,6 +13,9 @@ pub use cluster::{
     refused, restore_host,
 };
 
+#[cfg(any(test, fuzzing))]
+pub use cluster::fuzz;
+
 mod placement;
 pub use placement::{
     CopyLoad, HealthChange, LocalPlacement, Placement, PlacementConfig, PlacementGuard, Placements,

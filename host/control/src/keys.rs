@@ -7,7 +7,7 @@
 
 mod follow;
 mod index;
-mod record;
+pub(crate) mod record;
 mod sweep;
 
 use index::KnownKeys;

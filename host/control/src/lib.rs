@@ -9,6 +9,8 @@ pub use aliases::{AliasChange, AliasError};
 
 pub mod canary;
 pub mod devices;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod keys;
 pub mod models;
 pub mod objects;

@@ -19,7 +19,7 @@ mod compatibility;
 mod config;
 mod error;
 mod follow;
-mod head;
+pub(crate) mod head;
 mod idle;
 mod index;
 mod loaded;
@@ -29,7 +29,7 @@ mod placing;
 mod prefetch;
 mod profiles;
 mod reading;
-mod record;
+pub(crate) mod record;
 mod required;
 mod sharing;
 mod staging;
@@ -74,8 +74,8 @@ use tokio::sync::Semaphore;
 use weir_datastore::{Datastore, Revision};
 use weir_inference::{Content, ModelKey, ModelSource};
 use weir_scheduler::DeviceKind;
-use weir_storage::Changes;
 use weir_storage::blobs::Blobs;
+use weir_storage::{Changes, Heard};
 use weir_telemetry::usage::ModelMeters;
 use weir_telemetry::{Metrics, Served};
 use weir_types::Ordinal;
@@ -141,6 +141,8 @@ pub struct Models {
     changes: Changes,
     /// Serialises changes.
     turn: Arc<Semaphore>,
+    /// The revision of the datastore that memory reflects.
+    heard: Heard,
 }
 
 impl Models {
@@ -165,6 +167,7 @@ impl Models {
             with_choices: AtomicUsize::new(0),
             changes,
             turn: Arc::new(Semaphore::new(1)),
+            heard: Heard::default(),
         };
         let revision = models.read_all().await?;
         models.sweep().await?;
@@ -290,6 +293,11 @@ impl Models {
         let loads = known.iter().flat_map(|(_, profile)| profile.load_time_ns.values().copied());
         let load_time_ns = loads.max_by(slowest).map(RunningMean::rounded);
         Expected { load_time_ns, run_times_ns: runs.collect() }
+    }
+
+    /// The revision of the datastore that memory reflects.
+    pub fn heard(&self) -> &Heard {
+        &self.heard
     }
 
     /// The blobs with the models' files.

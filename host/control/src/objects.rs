@@ -11,7 +11,7 @@ mod config;
 mod follow;
 mod index;
 mod memory;
-mod record;
+pub(crate) mod record;
 mod sweep;
 
 use bytes::Bytes;

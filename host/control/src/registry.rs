@@ -16,7 +16,7 @@ mod change;
 mod entry;
 mod follow;
 mod function;
-mod record;
+pub(crate) mod record;
 #[cfg(test)]
 mod tests;
 
@@ -34,7 +34,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 use weir_datastore::{Datastore, Entry, Key, Revision};
-use weir_storage::{Changes, CutOff};
+use weir_storage::{Changes, CutOff, Heard};
 use weir_types::{Name, TenantId, Version};
 
 /// The limit of versions per name.
@@ -109,6 +109,9 @@ pub enum RegistryError {
     /// The name has reached the limit of versions.
     #[error("{0} {1} has {VERSIONS_MAX} versions; delete old ones first")]
     TooManyVersions(Noun, Name),
+    /// The name has a version with the last number.
+    #[error("{0} {1} has version {max}, the last number; delete the {0} and deploy it again", max = u32::MAX)]
+    NoNextVersion(Noun, Name),
     /// An alias names no version, or was not changed.
     #[error(transparent)]
     Alias(#[from] AliasError),
@@ -145,6 +148,8 @@ pub struct Registry<K: DeploymentKind = FunctionParts> {
     changes: Changes,
     /// Serialises changes on this node; the head's revision fences changes of other nodes.
     turn: Arc<Semaphore>,
+    /// The revision of the datastore that memory reflects.
+    heard: Heard,
 }
 
 /// A record that could not be read.
@@ -189,6 +194,7 @@ impl<K: DeploymentKind> Registry<K> {
             deleted: Mutex::default(),
             changes,
             turn: Arc::new(Semaphore::new(1)),
+            heard: Heard::default(),
         };
         let revision = registry.read_all().await?;
         Ok((Arc::new(registry), revision))
@@ -244,7 +250,7 @@ impl<K: DeploymentKind> Registry<K> {
         let Some(revision) = head_revision else { return };
         let newest = records.keys().next_back().map_or(0, |newest| newest.0);
         // Replaces a damaged head: the next change rewrites it.
-        let head = head.unwrap_or(ActiveVersion::only(Version(newest), Version(newest + 1)));
+        let head = head.unwrap_or(ActiveVersion::only(Version(newest), Version(newest.saturating_add(1))));
         self.publish(tenant, name, revision, Some((head, records)));
     }
 
@@ -274,6 +280,11 @@ impl<K: DeploymentKind> Registry<K> {
         }
         self.refresh(tenant, &Name::new(name).ok()?).await.ok()?;
         known()
+    }
+
+    /// The revision of the datastore that memory reflects.
+    pub fn heard(&self) -> &Heard {
+        &self.heard
     }
 
     /// All deployments of `tenant`, by name.

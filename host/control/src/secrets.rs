@@ -10,7 +10,7 @@ mod follow;
 mod grants;
 mod index;
 mod keyring;
-mod record;
+pub(crate) mod record;
 mod rotation;
 
 pub use envelope::CipherError;

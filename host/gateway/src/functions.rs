@@ -9,6 +9,7 @@ pub(super) use deploy::deploy;
 pub(super) use logs::logs;
 
 use super::versions::VersionedResource;
+use super::visibility::Collection;
 use crate::NodeState;
 use std::sync::Arc;
 use weir_control::registry::{ActiveVersion, DeployedFunction, FunctionEntry, FunctionParts, Registry};
@@ -21,6 +22,7 @@ impl VersionedResource for FunctionParts {
     type Version = FunctionVersion;
 
     const TARGET: TargetKind = TargetKind::Function;
+    const COLLECTION: Collection = Collection::Functions;
 
     fn registry(node: &NodeState) -> &Arc<Registry<Self>> {
         &node.registry

@@ -6,6 +6,8 @@
 
 mod counted;
 mod describe;
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzz;
 pub(super) mod health;
 mod message;
 pub(super) mod reflection;

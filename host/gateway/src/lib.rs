@@ -17,6 +17,8 @@ mod error;
 mod events;
 mod failures;
 mod functions;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod grpc;
 mod guest_url;
 mod head;
@@ -54,6 +56,7 @@ mod uploads;
 mod usage;
 mod v2;
 mod versions;
+mod visibility;
 mod workflows;
 
 pub use access::Access;
@@ -87,6 +90,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use tower::ServiceExt;
 use unread::Unread;
+use visibility::{VISIBLE_PATH, answer_visible};
 use weir_call::Fault;
 use weir_call::headers::{ERROR_CODE, EXPLAIN, PLACEMENT};
 use weir_cluster::ForwardGrant;
@@ -207,6 +211,7 @@ impl Gateway {
             || path.starts_with(intermediates::PATH)
             || path.starts_with(OUTCOMES_PATH)
             || path == EVENTS_PATH
+            || path == VISIBLE_PATH
             || path == canary::CANARIES_PATH
             || path == shadow::SHADOWS_PATH;
         if is_of_cluster {
@@ -356,6 +361,9 @@ impl Gateway {
         }
         if request.uri().path() == EVENTS_PATH {
             return Ok(answer_events(&self.node.metrics.events, request.method(), request.uri())?);
+        }
+        if request.uri().path() == VISIBLE_PATH {
+            return answer_visible(&self.node, request.method(), request.uri()).await;
         }
         if request.uri().path() == canary::CANARIES_PATH {
             return Ok(axum::Json(canary::counts_here(&self.node)).into_response());

@@ -16,6 +16,7 @@ use super::routes::Routes;
 use super::table::MANAGE;
 use super::uploads::{self, ReceivedUpload};
 use super::versions::{parse_name, parse_version, read_version};
+use super::visibility::{self, Collection, Visibility};
 use super::workflows::{refuse_if_used, refuse_name_of_workflow};
 use crate::NodeState;
 use crate::state::NodeExtractor;
@@ -28,7 +29,9 @@ use http::HeaderMap;
 use std::sync::Arc;
 use weir_control::canary::CanaryOf;
 use weir_control::models::{ModelEntry, ModelPushError, ModelRoles, ModelsError, PushRequest};
+use weir_datastore::Revision;
 use weir_inference::Content;
+use weir_storage::blobs::Staged;
 use weir_types::api::{Canary, EventKind, EventResource, Model, ModelPushed, ModelVersion};
 use weir_types::{
     Batching, BatchingMode, COPIES_MIN_MAX, ErrorCode, KEEP_ALIVE_MS_MAX, ModelId, ModelLabels,
@@ -144,6 +147,17 @@ async fn keep(
         may_change_signature: options.allow_signature_change,
         role: options.role(),
     };
+    push_version(node, caller, name, request, staged).await
+}
+
+/// Pushes a checked upload, and waits for the other nodes of the cluster.
+async fn push_version(
+    node: &NodeState,
+    caller: &Caller,
+    name: &Name,
+    request: PushRequest,
+    staged: Staged,
+) -> Result<Json<ModelPushed>, ApiError> {
     let before = node.models.roles(&caller.tenant, name);
     let pushed = node.models.push(request, staged).await;
     let (entry, created) = pushed.map_err(|error| push_error(node, caller, name, error))?;
@@ -154,7 +168,11 @@ async fn keep(
     let canary = canary::note_push(node, before, &entry);
     let removed_versions =
         if created { remove_old_versions(node, entry.source.id()).await } else { Vec::new() };
-    Ok(Json(pushed_as(node, &entry, canary, removed_versions)))
+    let revision = Revision(entry.source.key.generation);
+    let Visibility { visible_on, not_visible_on } =
+        visibility::await_others(node, Collection::Models, revision).await;
+    let answer = pushed_as(node, &entry, canary, removed_versions);
+    Ok(Json(ModelPushed { visible_on, not_visible_on, ..answer }))
 }
 
 /// The answer to a push of `entry`.
@@ -172,6 +190,8 @@ fn pushed_as(
         shadow: roles.shadow.filter(|shadow| shadow.version == *version),
         is_preview: !roles.serves(*version),
         removed_versions,
+        visible_on: Vec::new(),
+        not_visible_on: Vec::new(),
     }
 }
 
@@ -417,6 +437,7 @@ impl From<ModelsError> for ApiError {
             }
             ModelsError::NotThere(..) => ErrorCode::InvalidModel,
             ModelsError::TooManyVersions(_)
+            | ModelsError::NoNextVersion(_)
             | ModelsError::Conflict(_)
             | ModelsError::OtherKind(..)
             | ModelsError::NotNewer { .. }

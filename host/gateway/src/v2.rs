@@ -8,6 +8,8 @@ mod answer;
 mod cached;
 mod call;
 mod encoding;
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzz;
 mod infer;
 mod metadata;
 mod read;

@@ -8,6 +8,7 @@ use super::error::ApiError;
 use super::permission::{RouteAccess, Subject};
 use super::routes::Routes;
 use super::table::LIST;
+use super::visibility::{self, Collection, Visibility};
 use super::workflows::refuse_if_used;
 use crate::NodeState;
 use crate::state::NodeExtractor;
@@ -20,7 +21,7 @@ use serde::Serialize;
 use std::sync::Arc;
 use weir_control::registry::{ActiveVersion, DeploymentKind, Noun, Registry, RegistryEntry, RegistryError};
 use weir_types::api::{Canary, EventKind, EventResource, VersionRequest};
-use weir_types::{ErrorCode, Name, Version, VersionRef, VersionRefError};
+use weir_types::{ErrorCode, Name, TenantId, Version, VersionRef, VersionRefError};
 use weir_workflow::TargetKind;
 
 /// Size limit of the JSON body of a promotion or rollback.
@@ -35,6 +36,8 @@ pub(super) trait VersionedResource: DeploymentKind {
 
     /// The kind of workflow step that runs a version.
     const TARGET: TargetKind;
+    /// The part of the registry that other nodes follow.
+    const COLLECTION: Collection;
 
     fn registry(node: &NodeState) -> &Arc<Registry<Self>>;
 
@@ -172,6 +175,21 @@ pub(super) fn find<K: VersionedResource>(
     K::registry(node).get(&caller.tenant, name.as_str()).ok_or_else(|| missing::<K>(name))
 }
 
+/// Waits until the other nodes of the cluster serve the present state of a name, for a limited time.
+/// Names no nodes if the name has no version `version`, as after a dry run.
+pub(super) async fn await_others<K: VersionedResource>(
+    node: &NodeState,
+    tenant: &TenantId,
+    name: &Name,
+    version: Version,
+) -> Visibility {
+    let entry = K::registry(node).get(tenant, name.as_str());
+    match entry.filter(|entry| entry.versions.contains_key(&version)) {
+        Some(entry) => visibility::await_others(node, K::COLLECTION, entry.revision()).await,
+        None => Visibility::default(),
+    }
+}
+
 /// The resource of events about deployments of a kind.
 pub(super) fn resource_of<K: DeploymentKind>() -> EventResource {
     match K::NOUN {
@@ -236,6 +254,7 @@ impl From<RegistryError> for ApiError {
             | RegistryError::IsShadow { .. }
             | RegistryError::UnfitVersion(..)
             | RegistryError::TooManyVersions(..)
+            | RegistryError::NoNextVersion(..)
             | RegistryError::Conflict(..) => ErrorCode::Conflict,
             RegistryError::Datastore(error) if error.is_temporary() => ErrorCode::Unavailable,
             RegistryError::Datastore(error) if error.is_full() => ErrorCode::DiskFull,

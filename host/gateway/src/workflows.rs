@@ -3,7 +3,8 @@
 use super::Caller;
 use super::body::small;
 use super::error::ApiError;
-use super::versions::{VersionedResource, find, missing, parse_name};
+use super::versions::{VersionedResource, await_others, find, missing, parse_name};
+use super::visibility::{Collection, Visibility};
 use crate::NodeState;
 use crate::state::NodeExtractor;
 use axum::extract::{Path, Query, Request, State};
@@ -40,8 +41,23 @@ pub(super) async fn deploy(
     request: Request,
 ) -> Result<Json<WorkflowDeployed>, ApiError> {
     let name = parse_name(&name)?;
+    let deployed = deploy_version(&node, &caller, &name, &options, request).await?;
+    let version = deployed.workflow.version;
+    let Visibility { visible_on, not_visible_on } =
+        await_others::<Workflows>(&node, &caller.tenant, &name, version).await;
+    Ok(Json(WorkflowDeployed { visible_on, not_visible_on, ..deployed }))
+}
+
+/// Deploys a document, unless the active version is the same.
+async fn deploy_version(
+    node: &Arc<NodeState>,
+    caller: &Caller,
+    name: &Name,
+    options: &WorkflowOptions,
+    request: Request,
+) -> Result<WorkflowDeployed, ApiError> {
     let document = small(request.into_body(), DOCUMENT_BYTES_MAX).await?;
-    check_name(&node, &caller.tenant, &name)?;
+    check_name(node, &caller.tenant, name)?;
     let objective = (options.slo_ms, options.cost_slo);
     let catalog = node.dispatch.catalog.clone();
     let tenant = caller.tenant.clone();
@@ -53,33 +69,35 @@ pub(super) async fn deploy(
         Some(entry) => (entry.active(), entry.head.next),
         None => (None, Version(1)),
     };
-    let path = format!("/v2/models/{name}/infer");
+    let answer = |workflow, created| WorkflowDeployed {
+        workflow,
+        created,
+        path: format!("/v2/models/{name}/infer"),
+        visible_on: Vec::new(),
+        not_visible_on: Vec::new(),
+    };
     if let (Some(entry), Some(active)) = (&entry, active)
         && active.record.is_same_as(&record)
     {
-        let workflow = Workflows::describe(&node, entry, active);
-        return Ok(Json(WorkflowDeployed { workflow, created: false, path }));
+        let workflow = Workflows::describe(node, entry, active);
+        return Ok(answer(workflow, false));
     }
     if options.dry_run {
-        let tried = node.workflows.try_out(&caller.tenant, &name, WorkflowRecord { version: head, ..record });
+        let tried = node.workflows.try_out(&caller.tenant, name, WorkflowRecord { version: head, ..record });
         let mut workflow =
-            Workflows::describe(&node, &tried, tried.active().ok_or_else(|| missing::<Workflows>(&name))?);
+            Workflows::describe(node, &tried, tried.active().ok_or_else(|| missing::<Workflows>(name))?);
         workflow.active = false;
-        return Ok(Json(WorkflowDeployed { workflow, created: false, path }));
+        return Ok(answer(workflow, false));
     }
     node.blobs.check_room(0).await?;
-    node.check_names(&caller.tenant, &name)?;
+    node.check_names(&caller.tenant, name)?;
     let made = move |version| WorkflowRecord { version, ..record.clone() };
-    let workflow = node.workflows.deploy(&caller.tenant, &name, (), made).await?;
+    let workflow = node.workflows.deploy(&caller.tenant, name, (), made).await?;
     tracing::info!(tenant = %caller.tenant, workflow = %name, version = %workflow.id.version, "deployed");
     let text = format!("workflow {name} has version {}", workflow.id.version);
-    node.note(EventKind::Deployed, EventResource::Workflow, &caller.tenant, &name, text);
-    let entry = find::<Workflows>(&node, &caller, &name)?;
-    Ok(Json(WorkflowDeployed {
-        workflow: Workflows::describe(&node, &entry, &workflow),
-        created: true,
-        path,
-    }))
+    node.note(EventKind::Deployed, EventResource::Workflow, &caller.tenant, name, text);
+    let entry = find::<Workflows>(node, caller, name)?;
+    Ok(answer(Workflows::describe(node, &entry, &workflow), true))
 }
 
 /// Builds the record of a document, if the document is a workflow.
@@ -176,6 +194,7 @@ impl VersionedResource for Workflows {
     type Version = WorkflowVersion;
 
     const TARGET: TargetKind = TargetKind::Workflow;
+    const COLLECTION: Collection = Collection::Workflows;
 
     fn registry(node: &NodeState) -> &Arc<Registry<Self>> {
         &node.workflows

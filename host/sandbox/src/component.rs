@@ -4,7 +4,7 @@
 mod artefacts;
 pub mod compile;
 mod compile_cache;
-mod inspect;
+pub(crate) mod inspect;
 pub mod policy;
 mod recompile;
 

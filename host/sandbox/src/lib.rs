@@ -7,6 +7,8 @@ pub mod component;
 pub mod hostcalls;
 pub mod instance;
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod guest_memory;
 pub use guest_memory::{GuestMemory, TenantMemory};
 

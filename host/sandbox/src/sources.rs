@@ -7,6 +7,8 @@
 
 mod child;
 mod collect;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod table;
 mod trace;
 mod writer;

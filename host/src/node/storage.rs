@@ -60,12 +60,18 @@ impl Storage {
                 None
             }
             Some(cluster) => {
+                let mut marker = None;
                 if let Some(blobs) = SharedBlobs::local_folder(&cluster.blobs) {
                     let checked = check_identity(&*datastore, &blobs, MarkerPolicy::Refuse).await;
-                    checked.context("cannot use the cluster's blobs")?;
-                    health.guard(blobs, false)?;
+                    let identity = checked.context("cannot use the cluster's blobs")?;
+                    health.guard(blobs.clone(), false)?;
+                    marker = Some((blobs, identity));
                 }
-                Some(shared_blobs(cluster).await?)
+                let shared = shared_blobs(cluster).await?;
+                Some(match marker {
+                    Some((blobs, identity)) => shared.with_marker(blobs, identity),
+                    None => shared,
+                })
             }
         };
         health.guard(folder.clone(), true)?;

@@ -179,11 +179,17 @@ impl Blobs {
         self.health.as_ref()
     }
 
-    /// Checks whether `bytes` more can be stored without falling below the minimum of free space.
-    pub async fn check_room(&self, bytes: u64) -> Result<(), DiskFull> {
-        let Some(health) = self.health.clone() else { return Ok(()) };
-        // A panic of the check leaves the decision to the write itself.
-        tokio::task::spawn_blocking(move || health.check_room(bytes)).await.unwrap_or(Ok(()))
+    /// Checks whether `bytes` more can be stored: without falling below the minimum of free space,
+    /// and in a shared folder that is in place.
+    pub async fn check_room(&self, bytes: u64) -> Result<(), BlobError> {
+        if let Some(health) = self.health.clone() {
+            // A panic of the check leaves the decision to the write itself.
+            tokio::task::spawn_blocking(move || health.check_room(bytes)).await.unwrap_or(Ok(()))?;
+        }
+        match &self.shared {
+            Some(shared) => Ok(shared.check_folder().await?),
+            None => Ok(()),
+        }
     }
 
     /// Receives `source` into a file and hashes it on the way. Fails while the disk has less free

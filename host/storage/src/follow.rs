@@ -42,6 +42,14 @@ impl Heard {
         }
     }
 
+    /// Waits until memory reflects `revision`, which any node may have written, for at most `time_max`.
+    /// Returns whether it does.
+    pub async fn reflects(&self, revision: Revision, time_max: Duration) -> bool {
+        let mut heard = self.reflected.subscribe();
+        let hearing = heard.wait_for(|heard| *heard >= revision);
+        tokio::time::timeout(time_max, hearing).await.is_ok_and(|heard| heard.is_ok())
+    }
+
     /// Whether memory does not reflect everything that this node has written, as while a watch is
     /// interrupted. Who must see these writes then reads the datastore.
     pub fn is_behind(&self) -> bool {
@@ -62,6 +70,9 @@ pub trait Follow: Send + Sync + 'static {
 
     /// Reloads everything, and returns the revision that it reflects.
     fn load(&self) -> impl Future<Output = Result<Revision, Error>> + Send;
+
+    /// Notes that memory reflects `revision`: at the start, and after each change and reload.
+    fn reflected(&self, _revision: Revision) {}
 }
 
 /// Applies the changes after `revision` to `follower`, until the store closes or its data is
@@ -70,6 +81,7 @@ pub trait Follow: Send + Sync + 'static {
 pub async fn follow<F: Follow>(datastore: Arc<dyn Datastore>, follower: F, mut revision: Revision) {
     let Some(prefix) = follower.prefix() else { return };
     loop {
+        follower.reflected(revision);
         let mut watch = match datastore.watch(&prefix, Some(revision)).await {
             Ok(watch) => watch,
             Err(Error::Closed | Error::Replaced { .. }) => return,
@@ -81,7 +93,11 @@ pub async fn follow<F: Follow>(datastore: Arc<dyn Datastore>, follower: F, mut r
         };
         let end = loop {
             match watch.next().await {
-                Ok(change) => follower.apply(change).await,
+                Ok(change) => {
+                    let revision = change.revision;
+                    follower.apply(change).await;
+                    follower.reflected(revision);
+                }
                 Err(end) => break end,
             }
         };

@@ -15,7 +15,7 @@ use weir_datastore::{Commit, Compare, Datastore, Key, KeyError, Transaction};
 use weir_types::ContentHash;
 
 /// Name of the marker file.
-const MARKER: &str = "identity";
+pub(crate) const MARKER: &str = "identity";
 /// Longest wait for the record of a node that starts at the same time, and interval of looks for it.
 const RECORD_WAIT_MAX: Duration = Duration::from_secs(2);
 const RECORD_POLL: Duration = Duration::from_millis(50);

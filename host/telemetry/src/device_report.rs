@@ -53,7 +53,7 @@ impl DeviceReport {
         let models: Vec<_> = own
             .map(|(model, bytes)| ModelBytes { model: format!("{}:{}", model.name, model.version), bytes })
             .collect();
-        let own_bytes = models.iter().map(|model| model.bytes).sum();
+        let own_bytes = models.iter().map(|model| model.bytes).fold(0, u64::saturating_add);
         let memory = MemoryMap {
             models,
             other_models_bytes: self.used_bytes.saturating_sub(own_bytes),

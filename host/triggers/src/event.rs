@@ -209,9 +209,11 @@ fn from_json(json: Value) -> Result<Event, String> {
     event.complete()
 }
 
-/// Whether a name is one of an attribute: lower-case letters and digits.
+/// Whether a name is one of an attribute: lower-case letters and digits, and not that of the data.
 fn is_attribute(name: &str) -> bool {
-    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+    !name.is_empty()
+        && name != "data"
+        && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
 }
 
 /// Whether data of this content type is JSON.

@@ -20,6 +20,8 @@ mod event;
 mod events;
 pub use events::EventTrigger;
 mod follow;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod index;
 mod messages;
 mod plan;

@@ -11,7 +11,7 @@
 //! restarts the process. A worker also ends when its last graph is unloaded (graphs are unloaded
 //! when idle), or when the node ends. A tenant's runs on a device are sequential.
 
-mod message;
+pub(crate) mod message;
 mod process;
 
 mod worker;

@@ -21,6 +21,9 @@ mod ahead;
 mod backend;
 pub use backend::{Cuda, CudaConfig};
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
+
 mod form;
 pub use form::FORM;
 

@@ -20,7 +20,7 @@
 //! loaded.
 
 mod in_place;
-mod message;
+pub(crate) mod message;
 pub(crate) use message::FILES_MAX;
 
 mod release;

@@ -43,4 +43,6 @@ mod value;
 mod weights;
 
 mod worker;
+#[cfg(any(test, fuzzing))]
+pub use worker::fuzz;
 pub use worker::{CPU_WORKER_COMMAND, CpuWorkerConfig, cpu_worker_main};

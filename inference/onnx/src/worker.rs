@@ -18,6 +18,8 @@
 
 mod deaths;
 mod folder;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod host;
 mod message;
 mod model;

@@ -13,6 +13,7 @@ mod function_secrets;
 mod handing_over;
 mod hedging;
 mod keys;
+mod lost_folder;
 mod placing;
 mod prefetching;
 mod replaced;
@@ -22,6 +23,7 @@ mod staging;
 mod tls;
 mod traces;
 mod triggers;
+mod visibility;
 
 use weir_tests::{ClusterBuilder, TestCluster, function};
 

@@ -6,6 +6,7 @@ use crate::commands::canary::{self, CanaryArgs};
 use crate::commands::collection::Collection;
 use crate::commands::shadow::ShadowArgs;
 use crate::error::Problem;
+use crate::project::not_visible;
 use crate::uploads::{FormFields, ModelUpload, labels_field};
 use anyhow::Result;
 use std::convert::Infallible;
@@ -82,7 +83,8 @@ impl UploadArgs {
 }
 
 /// The result of a push.
-fn described(ModelPushed { model, canary, shadow, is_preview, removed_versions }: &ModelPushed) -> String {
+fn described(pushed: &ModelPushed) -> String {
+    let ModelPushed { model, canary, shadow, is_preview, removed_versions, not_visible_on, .. } = pushed;
     let name = &model.name;
     let version = model.version;
     let canary = canary.map(|canary| {
@@ -103,7 +105,8 @@ fn described(ModelPushed { model, canary, shadow, is_preview, removed_versions }
     let signature = signature(&model.signature);
     let removed = removed(removed_versions);
     let lacking = lacking(model);
-    format!("pushed {name}:{version}\n{role}{signature}{removed}{lacking}")
+    let not_visible = not_visible(not_visible_on);
+    format!("pushed {name}:{version}\n{role}{signature}{removed}{lacking}{not_visible}")
 }
 
 /// File with the labels of an output: `FILE` or `OUTPUT=FILE`.

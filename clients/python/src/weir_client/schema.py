@@ -591,9 +591,19 @@ class Deployed(FunctionVersion):
     """Advice about settings that work, but could work better."""
     removed_versions: NotRequired[RemovedVersions]
     """Old versions that the request removed, if any (`versions_keep`)."""
+    visible_on: NotRequired[VisibleOn]
+    """Nodes of the cluster that serve the version; absent without a cluster."""
+    not_visible_on: NotRequired[NotVisibleOn]
+    """Live nodes of the cluster that have not answered within `cluster.visible_wait_ms` that they serve the version, if any."""
 
 
 RemovedVersions: TypeAlias = "list[int]"
+
+
+VisibleOn: TypeAlias = "list[int]"
+
+
+NotVisibleOn: TypeAlias = "list[int]"
 
 
 class LogLine(TypedDict):
@@ -721,6 +731,10 @@ class ModelPushed(ModelVersion):
     """Whether the version gets only the runs that name it."""
     removed_versions: NotRequired[RemovedVersions]
     """Old versions that the request removed, if any (`versions_keep`)."""
+    visible_on: NotRequired[VisibleOn]
+    """Nodes of the cluster that serve the version; absent without a cluster."""
+    not_visible_on: NotRequired[NotVisibleOn]
+    """Live nodes of the cluster that have not answered within `cluster.visible_wait_ms` that they serve the version, if any."""
 
 
 class ModelOnDeviceRuns(TypedDict):
@@ -946,6 +960,10 @@ class WorkflowDeployed(WorkflowVersion):
     """Whether the request created a version."""
     path: str
     """Path for inferences."""
+    visible_on: NotRequired[VisibleOn]
+    """Nodes of the cluster that serve the version; absent without a cluster."""
+    not_visible_on: NotRequired[NotVisibleOn]
+    """Live nodes of the cluster that have not answered within `cluster.visible_wait_ms` that they serve the version, if any."""
 
 
 class Object(TypedDict):

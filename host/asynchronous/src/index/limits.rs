@@ -88,7 +88,7 @@ impl InvocationIndex {
         let mut all = Vec::new();
         for (tenant, Tenant { ended, live_bytes, ended_bytes, .. }) in &self.tenants {
             let mut count = ended.len();
-            let mut bytes = live_bytes + ended_bytes;
+            let mut bytes = live_bytes.saturating_add(*ended_bytes);
             for (at_ms, id) in ended {
                 let is_old = at_ms.saturating_add(kept.retention_ms) <= now_ms;
                 let is_over = count > kept.tenant_kept_max || bytes > kept.tenant_bytes_max;
@@ -97,7 +97,7 @@ impl InvocationIndex {
                 }
                 count -= 1;
                 let entry = self.items.get(id).and_then(|item| item.entry.as_ref());
-                bytes -= entry.map_or(0, |entry| entry.bytes);
+                bytes = bytes.saturating_sub(entry.map_or(0, |entry| entry.bytes));
                 all.push((tenant.clone(), *id));
             }
         }

@@ -67,6 +67,15 @@ impl Cluster {
         &self,
         target: impl Fn(NodeId) -> String,
     ) -> Vec<(NodeId, Option<T>)> {
+        self.ask_others_within(ANSWER_MAX, target).await
+    }
+
+    /// Like [`ask_others`](Self::ask_others), with a time limit for all answers.
+    pub async fn ask_others_within<T: DeserializeOwned>(
+        &self,
+        time_max: Duration,
+        target: impl Fn(NodeId) -> String,
+    ) -> Vec<(NodeId, Option<T>)> {
         let others: Vec<NodeId> =
             self.view.borrow().nodes.keys().copied().filter(|node| *node != self.node).collect();
         let asked = others.into_iter().map(async |node| {
@@ -77,7 +86,7 @@ impl Cluster {
                 let body = axum::body::to_bytes(response.into_body(), ANSWER_BYTES_MAX).await.ok()?;
                 is_ok.then(|| serde_json::from_slice(&body).ok())?
             };
-            (node, tokio::time::timeout(ANSWER_MAX, asked).await.ok().flatten())
+            (node, tokio::time::timeout(time_max, asked).await.ok().flatten())
         });
         join_all(asked).await
     }

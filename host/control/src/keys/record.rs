@@ -8,7 +8,7 @@ use weir_types::{ContentHash, Name, TenantId};
 
 /// An API key, with the hash of its token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct KeyRecord {
+pub(crate) struct KeyRecord {
     pub(super) hash: ContentHash,
     pub(super) scopes: Vec<Scope>,
     #[serde(default)]
@@ -18,17 +18,17 @@ pub(super) struct KeyRecord {
 }
 
 impl KeyRecord {
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         // A struct of strings and numbers: serialising it cannot fail.
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    pub(super) fn decode(entry: &Entry) -> Result<Self, ApiKeyError> {
+    pub(crate) fn decode(entry: &Entry) -> Result<Self, ApiKeyError> {
         serde_json::from_slice(&entry.value)
             .map_err(|error| ApiKeyError::Damaged { key: entry.key.clone(), why: error.to_string() })
     }
 
-    pub(super) fn describe(&self, name: &Name) -> ApiKey {
+    pub(crate) fn describe(&self, name: &Name) -> ApiKey {
         let Self { hash: _, scopes, functions, created_at_ms, expires_at_ms } = self.clone();
         ApiKey { name: name.clone(), scopes, functions, created_at_ms, expires_at_ms }
     }
@@ -40,12 +40,12 @@ pub(super) fn records() -> Result<Prefix, KeyError> {
 }
 
 /// The key of a record.
-pub(super) fn record_key(tenant: &TenantId, name: &Name) -> Result<Key, KeyError> {
+pub(crate) fn record_key(tenant: &TenantId, name: &Name) -> Result<Key, KeyError> {
     Key::new(&format!("keys/{tenant}/{name}"))
 }
 
 /// The owner and the name of a record's key; `None` for other keys.
-pub(super) fn owner_of(key: &Key) -> Option<(TenantId, Name)> {
+pub(crate) fn owner_of(key: &Key) -> Option<(TenantId, Name)> {
     parse(key.as_str())
 }
 
@@ -55,7 +55,7 @@ pub(super) fn hash_key(hash: &ContentHash) -> Result<Key, KeyError> {
 }
 
 /// The owner and the name in the value of an index entry.
-pub(super) fn owner_in(value: &[u8]) -> Option<(TenantId, Name)> {
+pub(crate) fn owner_in(value: &[u8]) -> Option<(TenantId, Name)> {
     parse(std::str::from_utf8(value).ok()?)
 }
 

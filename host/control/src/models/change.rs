@@ -250,10 +250,9 @@ impl Models {
         self.refuse_other_kind(&push.tenant, &push.name, kept.prepared.content())?;
         let have = self.all_versions(&push.tenant, &push.name);
         let stored = self.stored_head(&push.tenant, &push.name);
-        let version = push.version.unwrap_or_else(|| {
-            let newest = have.iter().copied().chain(stored.head.as_ref().map(|head| head.newest)).max();
-            Version(newest.map_or(0, |newest| newest.0) + 1)
-        });
+        let newest = have.iter().copied().chain(stored.head.as_ref().map(|head| head.newest)).max();
+        let next = newest.unwrap_or(Version(0)).next();
+        let version = push.version.or(next).ok_or_else(|| ModelsError::NoNextVersion(push.name.clone()))?;
         self.check_signature(push, Some(version), &kept.prepared)?;
         let Push { tenant, name, digest, model_bytes, manifest, role, .. } = push;
         let same = self.same(tenant, name, version, *digest, manifest)?;

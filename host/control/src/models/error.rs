@@ -102,6 +102,9 @@ pub enum ModelsError {
     /// The name has reached the limit of versions.
     #[error("model {0} has {VERSIONS_MAX} versions; delete old ones first")]
     TooManyVersions(Name),
+    /// The name has a version with the last number.
+    #[error("model {0} has version {max}, the last number; push a free lower number", max = u32::MAX)]
+    NoNextVersion(Name),
     /// A concurrent change of the same model was first.
     #[error("another request changed model {0} at the same time; try again")]
     Conflict(Name),

@@ -82,4 +82,8 @@ impl Follow for ModelFollower {
             Err(other) => Err(weir_datastore::Error::Unavailable { source: Arc::new(other) }),
         }
     }
+
+    fn reflected(&self, revision: Revision) {
+        self.0.heard.advance(revision);
+    }
 }

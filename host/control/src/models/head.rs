@@ -14,7 +14,7 @@ use weir_types::api::{Aliases, Canary, Shadow};
 /// The datastore's record of the active version and the aliases of a model that has or had a canary
 /// or an alias.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct ModelHead {
+pub(crate) struct ModelHead {
     /// The active version, unless there is a version above `newest`.
     pub(super) active: Version,
     /// The newest version when this was written.
@@ -48,7 +48,7 @@ pub struct ModelRoles {
 
 impl ModelRoles {
     /// The roles of the versions that a node knows.
-    pub(super) fn new<T>(versions: &BTreeMap<Version, T>, head: Option<&ModelHead>) -> Self {
+    pub(crate) fn new<T>(versions: &BTreeMap<Version, T>, head: Option<&ModelHead>) -> Self {
         let Some((newest, _)) = versions.last_key_value() else { return Self::default() };
         let newest = *newest;
         let is_known = |version: &Version| versions.contains_key(version);

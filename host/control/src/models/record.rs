@@ -22,7 +22,7 @@ pub struct ModelRecord {
 
 /// A measured profile, kept across restarts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct ProfileRecord {
+pub(crate) struct ProfileRecord {
     /// The push of the model that was measured.
     pub(super) generation: u64,
     /// The kind of device.
@@ -62,7 +62,7 @@ pub(super) fn named(tenant: &TenantId, name: &Name) -> Result<Prefix, ModelsErro
     Prefix::new(&format!("models/{tenant}/{name}/")).map_err(impossible)
 }
 
-pub(super) fn head_key(tenant: &TenantId, name: &Name) -> Result<Key, ModelsError> {
+pub(crate) fn head_key(tenant: &TenantId, name: &Name) -> Result<Key, ModelsError> {
     Key::new(&format!("models/{tenant}/{name}/head")).map_err(impossible)
 }
 
@@ -70,7 +70,7 @@ pub(super) fn profiles() -> Result<Prefix, ModelsError> {
     Prefix::new("profiles/").map_err(impossible)
 }
 
-pub(super) fn model_key(id: &ModelId) -> Result<Key, ModelsError> {
+pub(crate) fn model_key(id: &ModelId) -> Result<Key, ModelsError> {
     key("models", id)
 }
 
@@ -97,13 +97,13 @@ fn impossible(error: KeyError) -> ModelsError {
 }
 
 /// The model of a profile's key; `None` for other keys.
-pub(super) fn profile_of(key: &Key) -> Option<ModelId> {
+pub(crate) fn profile_of(key: &Key) -> Option<ModelId> {
     let (model, _kind) = key.as_str().rsplit_once('/')?;
     id_of(&Key::new(model).ok()?)
 }
 
 /// The model of a key; `None` for other keys.
-pub(super) fn id_of(key: &Key) -> Option<ModelId> {
+pub(crate) fn id_of(key: &Key) -> Option<ModelId> {
     let path: Vec<_> = key.as_str().split('/').collect();
     let [_, tenant, name, "versions", version] = path[..] else { return None };
     let version = Version(version.parse().ok()?);
@@ -111,7 +111,7 @@ pub(super) fn id_of(key: &Key) -> Option<ModelId> {
 }
 
 /// The model of a head's key; `None` for other keys.
-pub(super) fn head_of(key: &Key) -> Option<(TenantId, Name)> {
+pub(crate) fn head_of(key: &Key) -> Option<(TenantId, Name)> {
     let path: Vec<_> = key.as_str().split('/').collect();
     let [_, tenant, name, "head"] = path[..] else { return None };
     Some((TenantId::new(tenant).ok()?, Name::new(name).ok()?))

@@ -93,13 +93,13 @@ impl ModelStore {
     ) -> Result<Fresh, ModelPushError> {
         let _turn = self.preparing.turn(tenant).await?;
         // The results take about as much room as the upload.
-        self.blobs.check_room(upload.bytes).await.map_err(BlobError::from)?;
+        self.blobs.check_room(upload.bytes).await?;
         let out = tempfile::Builder::new().prefix(STAGED_PREFIX).tempdir_in(self.blobs.folder())?;
         let prepared = match preparer.prepare(upload.path(), precision, out.path()).await {
             Ok(prepared) => prepared,
             // The child process does not report that the disk was full.
             Err(error) if error.code() == ErrorCode::Internal => {
-                self.blobs.check_room(0).await.map_err(BlobError::from)?;
+                self.blobs.check_room(0).await?;
                 return Err(error.into());
             }
             Err(error) => return Err(error.into()),

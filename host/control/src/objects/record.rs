@@ -8,7 +8,7 @@ use weir_types::{ContentHash, ElementType, Name, Shape, TenantId};
 
 /// An object, without its bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct ObjectRecord {
+pub(crate) struct ObjectRecord {
     pub(super) datatype: ElementType,
     pub(super) shape: Shape,
     pub(super) bytes: u64,
@@ -18,12 +18,12 @@ pub(super) struct ObjectRecord {
 }
 
 impl ObjectRecord {
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         // A struct of strings and numbers: serialising it cannot fail.
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    pub(super) fn decode(entry: &Entry) -> Result<Self, ObjectError> {
+    pub(crate) fn decode(entry: &Entry) -> Result<Self, ObjectError> {
         serde_json::from_slice(&entry.value)
             .map_err(|error| ObjectError::Damaged { key: entry.key.clone(), why: error.to_string() })
     }
@@ -32,7 +32,7 @@ impl ObjectRecord {
         self.expires_at_ms <= now_ms
     }
 
-    pub(super) fn describe(&self, name: &Name) -> Object {
+    pub(crate) fn describe(&self, name: &Name) -> Object {
         let Self { datatype, shape, bytes, digest, put_at_ms, expires_at_ms } = self.clone();
         Object { name: name.clone(), datatype, shape, bytes, digest, put_at_ms, expires_at_ms }
     }
@@ -42,12 +42,12 @@ pub(super) fn objects() -> Result<Prefix, KeyError> {
     Prefix::new("objects/")
 }
 
-pub(super) fn object_key(tenant: &TenantId, name: &Name) -> Result<Key, KeyError> {
+pub(crate) fn object_key(tenant: &TenantId, name: &Name) -> Result<Key, KeyError> {
     Key::new(&format!("objects/{tenant}/{name}"))
 }
 
 /// The object of a key; `None` for other keys.
-pub(super) fn object_of(key: &Key) -> Option<(TenantId, Name)> {
+pub(crate) fn object_of(key: &Key) -> Option<(TenantId, Name)> {
     let path: Vec<_> = key.as_str().split('/').collect();
     let [_, tenant, name] = path[..] else { return None };
     Some((TenantId::new(tenant).ok()?, Name::new(name).ok()?))

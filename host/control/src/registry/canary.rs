@@ -139,7 +139,7 @@ impl<K: DeploymentKind> Change<K> {
         role: Option<InactiveRole>,
     ) -> Result<ActiveVersion, RegistryError> {
         let version = super::VersionRecord::version(record);
-        let next = Version(version.0 + 1);
+        let next = version.next().ok_or_else(|| RegistryError::NoNextVersion(K::NOUN, self.name.clone()))?;
         let Some(entry) = current else {
             return Ok(ActiveVersion::only(version, next));
         };

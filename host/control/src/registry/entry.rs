@@ -114,6 +114,11 @@ impl<K: DeploymentKind> RegistryEntry<K> {
         Self { name: name.clone(), head, revision, versions, shared, split }
     }
 
+    /// The revision of the datastore at which the name got this state.
+    pub fn revision(&self) -> Revision {
+        self.revision
+    }
+
     /// The active version of the name.
     pub fn active(&self) -> Option<&Arc<K::Deployment>> {
         self.versions.get(&self.head.active)

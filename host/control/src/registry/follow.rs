@@ -111,4 +111,8 @@ impl<K: DeploymentKind> Follow for RegistryFollower<K> {
             Err(other) => Err(weir_datastore::Error::Unavailable { source: Arc::new(other) }),
         }
     }
+
+    fn reflected(&self, revision: Revision) {
+        self.0.heard.advance(revision);
+    }
 }

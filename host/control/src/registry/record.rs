@@ -72,11 +72,11 @@ pub(super) fn named<K: DeploymentKind>(tenant: &TenantId, name: &Name) -> Result
     Prefix::new(&format!("{}/{tenant}/{name}/", K::ROOT)).map_err(impossible)
 }
 
-pub(super) fn head_key<K: DeploymentKind>(tenant: &TenantId, name: &Name) -> Result<Key, RegistryError> {
+pub(crate) fn head_key<K: DeploymentKind>(tenant: &TenantId, name: &Name) -> Result<Key, RegistryError> {
     Key::new(&format!("{}/{tenant}/{name}/head", K::ROOT)).map_err(impossible)
 }
 
-pub(super) fn version_key<K: DeploymentKind>(
+pub(crate) fn version_key<K: DeploymentKind>(
     tenant: &TenantId,
     name: &Name,
     version: Version,

@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 /// A secret with its encrypted value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct SecretRecord {
+pub(crate) struct SecretRecord {
     pub(super) version: Version,
     pub(super) created_at_ms: u64,
     pub(super) updated_at_ms: u64,
@@ -86,18 +86,18 @@ impl SecretRecord {
         Ok(Self { key_id: new.id().to_owned(), data_key, ..self.clone() })
     }
 
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         // A struct of strings and numbers: serialising it cannot fail.
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    pub(super) fn decode(entry: &Entry) -> Result<Self, SecretError> {
+    pub(crate) fn decode(entry: &Entry) -> Result<Self, SecretError> {
         serde_json::from_slice(&entry.value)
             .map_err(|error| SecretError::Damaged { key: entry.key.clone(), why: error.to_string() })
     }
 
     /// Describes the secret as the API returns it, without functions.
-    pub(super) fn describe(&self, name: &SecretName, usable: bool) -> Secret {
+    pub(crate) fn describe(&self, name: &SecretName, usable: bool) -> Secret {
         Secret {
             name: name.clone(),
             version: self.version,
@@ -117,12 +117,12 @@ pub(super) fn records() -> Result<Prefix, KeyError> {
 }
 
 /// The key of a record.
-pub(super) fn record_key(tenant: &TenantId, name: &SecretName) -> Result<Key, KeyError> {
+pub(crate) fn record_key(tenant: &TenantId, name: &SecretName) -> Result<Key, KeyError> {
     Key::new(&format!("secrets/{tenant}/{name}"))
 }
 
 /// The owner and the name of a record's key; `None` for other keys.
-pub(super) fn owner_of(key: &Key) -> Option<(TenantId, SecretName)> {
+pub(crate) fn owner_of(key: &Key) -> Option<(TenantId, SecretName)> {
     let path: Vec<_> = key.as_str().split('/').collect();
     let ["secrets", tenant, name] = path[..] else { return None };
     Some((TenantId::new(tenant).ok()?, SecretName::new(name).ok()?))

@@ -7,7 +7,8 @@ use crate::error::ApiError;
 use crate::secrets;
 use crate::state::NodeExtractor;
 use crate::uploads::{self, ReceivedUpload};
-use crate::versions::{find, parse_name};
+use crate::versions::{await_others, find, parse_name};
+use crate::visibility::Visibility;
 use crate::workflows::refuse_name_of_workflow;
 use crate::{Caller, NodeState};
 use axum::extract::{Path, Request, State};
@@ -43,18 +44,15 @@ struct Answers<'a> {
 }
 
 impl Answers<'_> {
-    fn answer(
-        &self,
-        function: FunctionVersion,
-        created: bool,
-        entry: Option<&FunctionEntry>,
-    ) -> Json<Deployed> {
+    fn answer(&self, function: FunctionVersion, created: bool, entry: Option<&FunctionEntry>) -> Deployed {
         let canary = entry.and_then(|entry| entry.head.canary);
         let shadow = entry.and_then(|entry| entry.head.shadow);
         let shadow = shadow.filter(|shadow| shadow.version == function.version);
         let is_preview = entry.is_some_and(|entry| !entry.serves(function.version));
-        Json(Deployed {
+        Deployed {
             removed_versions: Vec::new(),
+            visible_on: Vec::new(),
+            not_visible_on: Vec::new(),
             canary: canary.filter(|canary| canary.version == function.version),
             shadow,
             is_preview,
@@ -67,7 +65,7 @@ impl Answers<'_> {
             denied_imports: self.denied.clone(),
             warnings: advice(self.node, &function, &self.imports),
             function,
-        })
+        }
     }
 }
 
@@ -78,24 +76,37 @@ pub(crate) async fn deploy(
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Json<Deployed>, ApiError> {
-    let tenant = &caller.tenant;
     let name = parse_name(&name)?;
-    refuse_name_of_workflow(&node, tenant, &name)?;
-    node.check_names(tenant, &name)?;
+    let deployed = deploy_version(&node, &caller, &name, request).await?;
+    let version = deployed.function.version;
+    let Visibility { visible_on, not_visible_on } =
+        await_others::<FunctionParts>(&node, &caller.tenant, &name, version).await;
+    Ok(Json(Deployed { visible_on, not_visible_on, ..deployed }))
+}
+
+/// Deploys an upload, unless a version with the same role is the same.
+async fn deploy_version(
+    node: &Arc<NodeState>,
+    caller: &Caller,
+    name: &Name,
+    request: Request,
+) -> Result<Deployed, ApiError> {
+    let tenant = &caller.tenant;
+    refuse_name_of_workflow(node, tenant, name)?;
+    node.check_names(tenant, name)?;
     let ReceivedUpload { manifest, options, staged, place: _place } =
-        uploads::receive(&node, &caller, request, &node.blobs, node.config.sandbox.component_bytes_max)
-            .await?;
-    check_caps(&manifest, &node)?;
-    let component = ComponentSource::find(&node, tenant, &name, staged, options.digest)?;
-    let Ready { kind, imports, needs, compile_time_ms } = make_ready(&node, tenant, &component).await?;
+        uploads::receive(node, caller, request, &node.blobs, node.config.sandbox.component_bytes_max).await?;
+    check_caps(&manifest, node)?;
+    let component = ComponentSource::find(node, tenant, name, staged, options.digest)?;
+    let Ready { kind, imports, needs, compile_time_ms } = make_ready(node, tenant, &component).await?;
     check_needs(needs, &manifest.limits)?;
     if options.strict {
         check_imports(&imports, &manifest)?;
     }
     check_public(kind, &manifest)?;
-    secrets::check_grants(&node, tenant, &manifest).await?;
+    secrets::check_grants(node, tenant, &manifest).await?;
     let denied = denied_imports(&imports, &manifest);
-    let answers = Answers { node: &node, imports: imports.clone(), denied, compile_time_ms };
+    let answers = Answers { node, imports: imports.clone(), denied, compile_time_ms };
     let record = FunctionRecord {
         version: Version(1),
         kind,
@@ -108,9 +119,9 @@ pub(crate) async fn deploy(
     let before = node.registry.get(tenant, name.as_str());
     let role = options.role();
     if options.dry_run {
-        return Ok(dry_run(&answers, tenant, &name, before.as_deref(), record, role));
+        return Ok(dry_run(&answers, tenant, name, before.as_deref(), record, role));
     }
-    let kept = component.keep(&node).await?;
+    let kept = component.keep(node).await?;
     if let Some(entry) = &before
         && let Some(active) = entry.active().filter(|active| is_same(active, &record))
     {
@@ -120,21 +131,21 @@ pub(crate) async fn deploy(
         && let Some(same) = same_beside(entry, &record, role)
     {
         let same = same.clone();
-        let entry = set_role(&node, tenant, entry, same.record.version, role).await?;
+        let entry = set_role(node, tenant, entry, same.record.version, role).await?;
         return Ok(answers.answer(entry.describe(&same), false, Some(&entry)));
     }
     let record = move |version| FunctionRecord { version, ..record.clone() };
     let deployment = match role {
-        Some(role) => node.registry.deploy_beside(tenant, &name, kept, record, role).await?,
-        None => node.registry.deploy(tenant, &name, kept, record).await?,
+        Some(role) => node.registry.deploy_beside(tenant, name, kept, record, role).await?,
+        None => node.registry.deploy(tenant, name, kept, record).await?,
     };
-    let entry = find::<FunctionParts>(&node, &caller, &name)?;
-    note_deployment(&node, tenant, before.as_deref(), &entry, deployment.id.version);
+    let entry = find::<FunctionParts>(node, caller, name)?;
+    note_deployment(node, tenant, before.as_deref(), &entry, deployment.id.version);
     node.sweep_instances();
-    let removed_versions = remove_old_versions(&node, tenant, &name).await;
-    let entry = find::<FunctionParts>(&node, &caller, &name)?;
-    let Json(answer) = answers.answer(entry.describe(&deployment), true, Some(&entry));
-    Ok(Json(Deployed { removed_versions, ..answer }))
+    let removed_versions = remove_old_versions(node, tenant, name).await;
+    let entry = find::<FunctionParts>(node, caller, name)?;
+    let answer = answers.answer(entry.describe(&deployment), true, Some(&entry));
+    Ok(Deployed { removed_versions, ..answer })
 }
 
 /// The answer to a deploy that changes nothing: the version that the name has already, or else the
@@ -146,7 +157,7 @@ fn dry_run(
     before: Option<&FunctionEntry>,
     record: FunctionRecord,
     role: Option<InactiveRole>,
-) -> Json<Deployed> {
+) -> Deployed {
     let active = before.and_then(FunctionEntry::active).filter(|version| is_same(version, &record));
     let beside = || same_beside(before?, &record, role?);
     if let (Some(same), Some(entry)) = (active.or_else(beside), before) {

@@ -31,7 +31,7 @@ pub(super) async fn read(
     node.json(raw_bytes / RAW_WEIGHT, move || asked(message)).await
 }
 
-fn asked(message: ModelInferRequest) -> Result<Unresolved, ApiError> {
+pub(super) fn asked(message: ModelInferRequest) -> Result<Unresolved, ApiError> {
     let started = Instant::now();
     let ModelInferRequest { id, parameters, inputs, outputs, raw_input_contents, .. } = message;
     let parameters = Parameters {

@@ -4,19 +4,25 @@ use crate::sources;
 use wasmparser::{Encoding, Parser, Payload};
 use weir_types::{ErrorCode, FunctionKind};
 
+/// Limit of the exports in an error, in bytes: a component may have any number of exports.
+const EXPORTS_LEN_MAX: usize = 1 << 10;
+/// Limit of an error, in bytes.
+#[cfg(any(test, fuzzing))]
+pub(crate) const TEXT_LEN_MAX: usize = EXPORTS_LEN_MAX + (1 << 10);
+
 /// The imports and the kind of a component.
 #[derive(Debug)]
-pub(super) struct Outline {
+pub(crate) struct Outline {
     /// The imported interfaces, such as `wasi:http/types@0.2.4`.
-    pub(super) imports: Vec<String>,
+    pub(crate) imports: Vec<String>,
     /// The kind of function, which determines how it is called.
-    pub(super) kind: FunctionKind,
+    pub(crate) kind: FunctionKind,
     /// Whether a part of the component has debug information.
-    pub(super) has_debug_info: bool,
+    pub(crate) has_debug_info: bool,
 }
 
 /// Reads the outline of `bytes` without compiling them.
-pub(super) fn outline(bytes: &[u8]) -> Result<Outline, (ErrorCode, String)> {
+pub(crate) fn outline(bytes: &[u8]) -> Result<Outline, (ErrorCode, String)> {
     if !bytes.starts_with(b"\0asm") {
         let text = if bytes.starts_with(b"(module") || bytes.starts_with(b"(component") {
             "this is WebAssembly text; send the binary (`wasm-tools parse` makes it)".to_owned()
@@ -78,9 +84,50 @@ fn core_module() -> (ErrorCode, String) {
 }
 
 fn no_entry_point(exports: &[String]) -> (ErrorCode, String) {
-    let found = if exports.is_empty() { "nothing".to_owned() } else { exports.join(", ") };
+    let mut found = if exports.is_empty() { "nothing".to_owned() } else { exports.join(", ") };
+    if found.len() > EXPORTS_LEN_MAX {
+        found.truncate(found.floor_char_boundary(EXPORTS_LEN_MAX));
+        found.push_str("...");
+    }
     let text = format!(
         "the component exports none of wasi:http/incoming-handler@0.2, wasi:http/handler@0.3 and weir:inference/stage@0.1; it exports {found}"
     );
     (ErrorCode::NoEntryPoint, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A section of a component.
+    fn section(id: u8, contents: &[u8]) -> Vec<u8> {
+        let mut section = vec![id];
+        let mut length = contents.len();
+        loop {
+            let low = u8::try_from(length & 0x7f).unwrap();
+            length >>= 7;
+            section.push(if length > 0 { low | 0x80 } else { low });
+            if length == 0 {
+                break;
+            }
+        }
+        section.extend_from_slice(contents);
+        section
+    }
+
+    /// Regression test: the error listed all exports, and so was as long as the component.
+    #[test]
+    fn error_without_an_entry_point_lists_a_limited_number_of_exports() {
+        let mut exports = vec![100];
+        for _ in 0..100 {
+            exports.extend_from_slice(&[0, 90]);
+            exports.extend_from_slice(&[b'e'; 90]);
+            exports.extend_from_slice(&[5, 0, 0]);
+        }
+        let component =
+            [&b"\0asm\x0d\0\x01\0"[..], &section(7, &[1, 0x42, 0]), &section(11, &exports)].concat();
+        let (code, text) = outline(&component).unwrap_err();
+        assert_eq!(code, ErrorCode::NoEntryPoint);
+        assert!(text.len() <= TEXT_LEN_MAX && text.ends_with("..."), "{} bytes: {text:.200}", text.len());
+    }
 }

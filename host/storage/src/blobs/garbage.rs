@@ -52,6 +52,7 @@ impl SharedBlobs {
         now: SystemTime,
         grace: Duration,
     ) -> Result<Collected, Error> {
+        self.check_folder().await?;
         let mut collected = Collected::default();
         let is_old = |since: SystemTime| now.duration_since(since).is_ok_and(|age| age >= grace);
         for Aside { path, digest, since } in self.aside().await? {

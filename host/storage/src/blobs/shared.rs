@@ -1,5 +1,6 @@
 //! The shared blob store of a cluster's nodes: an S3-compatible store, or a shared folder.
 
+use crate::identity::{MARKER, read_marker};
 use bytes::Bytes;
 use futures::{Stream, StreamExt, TryStreamExt};
 use object_store::buffered::BufWriter;
@@ -28,6 +29,25 @@ pub struct SharedBlobs {
     cache_bytes_max: u64,
     /// Blobs that were read and verified, with the `ETag` that identifies the verified write.
     intact: Arc<Mutex<HashMap<ObjectPath, String>>>,
+    /// The marker that the folder of a store in a folder must keep.
+    marker: Option<Arc<FolderMarker>>,
+}
+
+/// A folder with the identity in its marker.
+#[derive(Debug)]
+struct FolderMarker {
+    folder: PathBuf,
+    identity: String,
+}
+
+/// The folder of the store is missing, or another folder is in its place.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{} lacks the file {MARKER:?} of this cluster's blobs: mount the folder again, or bring it back",
+    folder.display()
+)]
+struct MissingFolder {
+    folder: PathBuf,
 }
 
 /// The limit of verified blobs remembered; beyond it, all are forgotten and verified again.
@@ -79,7 +99,29 @@ impl SharedBlobs {
     }
 
     fn new(store: Arc<dyn ObjectStore>, folder: ObjectPath, cache_bytes_max: u64) -> Self {
-        Self { store, folder, cache_bytes_max, intact: Arc::default() }
+        Self { store, folder, cache_bytes_max, intact: Arc::default(), marker: None }
+    }
+
+    /// Refuses all changes while `folder`, in which the store is, has another marker than `identity`,
+    /// as while its file system is not mounted.
+    #[must_use]
+    pub fn with_marker(self, folder: PathBuf, identity: String) -> Self {
+        Self { marker: Some(Arc::new(FolderMarker { folder, identity })), ..self }
+    }
+
+    /// Fails if the folder of the store lacks its marker.
+    pub(super) async fn check_folder(&self) -> Result<(), object_store::Error> {
+        let Some(marker) = self.marker.clone() else { return Ok(()) };
+        let failed = |source| object_store::Error::Generic { store: "blobs", source };
+        answer(async {
+            let is_in_place = tokio::task::spawn_blocking(move || match read_marker(&marker.folder)? {
+                Some(found) if found == marker.identity => Ok(()),
+                _ => Err(std::io::Error::other(MissingFolder { folder: marker.folder.clone() })),
+            });
+            let is_in_place = is_in_place.await.map_err(|error| failed(error.into()))?;
+            is_in_place.map_err(|error| failed(error.into()))
+        })
+        .await
     }
 
     /// A subfolder of the store.
@@ -95,6 +137,14 @@ impl SharedBlobs {
     /// Uploads the blob in `file`. Skips a blob that the store has already, and replaces one with
     /// wrong contents.
     pub(super) async fn put(&self, digest: ContentHash, file: &Path) -> Result<(), object_store::Error> {
+        // A store in a folder would create missing folders.
+        self.check_folder().await?;
+        self.upload(digest, file).await?;
+        // The folder may have vanished meanwhile.
+        self.check_folder().await
+    }
+
+    async fn upload(&self, digest: ContentHash, file: &Path) -> Result<(), object_store::Error> {
         let path = self.path(digest);
         let io = |source: std::io::Error| object_store::Error::Generic {
             store: "blobs",
@@ -165,8 +215,12 @@ impl SharedBlobs {
         digest: ContentHash,
     ) -> Result<object_store::GetResult, object_store::Error> {
         match answer(self.store.get(&self.path(digest))).await {
-            Err(object_store::Error::NotFound { .. }) if answer(self.recover(digest)).await? => {
-                answer(self.store.get(&self.path(digest))).await
+            Err(object_store::Error::NotFound { path, source }) => {
+                self.check_folder().await?;
+                if answer(self.recover(digest)).await? {
+                    return answer(self.store.get(&self.path(digest))).await;
+                }
+                Err(object_store::Error::NotFound { path, source })
             }
             found => found,
         }
@@ -174,6 +228,7 @@ impl SharedBlobs {
 
     /// Deletes a blob. A missing blob is not an error.
     pub(super) async fn delete(&self, digest: ContentHash) -> Result<(), object_store::Error> {
+        self.check_folder().await?;
         match self.store.delete(&self.path(digest)).await {
             Err(object_store::Error::NotFound { .. }) => Ok(()),
             deleted => deleted,
@@ -185,6 +240,7 @@ impl SharedBlobs {
         &self,
         time: SystemTime,
     ) -> Result<Vec<ContentHash>, object_store::Error> {
+        self.check_folder().await?;
         let age = SystemTime::now().duration_since(time).unwrap_or_default();
         let before = |object: &ObjectMeta| {
             SystemTime::from(object.last_modified).elapsed().is_ok_and(|old| old >= age)
@@ -198,6 +254,7 @@ impl SharedBlobs {
 
     /// All blobs, with those that are set aside.
     pub(super) async fn all(&self) -> Result<Vec<ContentHash>, object_store::Error> {
+        self.check_folder().await?;
         // A blob that is set aside meanwhile moves from the first list to the second one.
         let mut digests = Vec::new();
         let mut objects = self.store.list(Some(&self.folder));

@@ -178,3 +178,44 @@ async fn oversized_upload_leaves_no_file() {
     assert!(matches!(blobs.stage(body(&["hello", "!"]), 5).await, Err(PutError::TooLarge { bytes_max: 5 })));
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
+
+/// Regression test: a store in a folder created the folder again, for example in an empty mount point.
+#[tokio::test]
+async fn shared_folder_takes_nothing_without_its_marker() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = parent.path().join("shared");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("identity"), "id\n").unwrap();
+    let shared = SharedBlobs::open(&format!("file://{}", folder.display()), 1 << 20).unwrap();
+    let shared = shared.with_marker(folder.clone(), "id".to_owned()).folder("components");
+    let blobs = Blobs::open(parent.path().join("local"), Some(shared)).unwrap();
+    let stage = async |text: &'static str| blobs.stage(body(&[text]), 100).await.unwrap();
+    blobs.check_room(0).await.unwrap();
+    let kept = stage("kept").await;
+    let digest = kept.digest;
+    drop(blobs.keep(kept).await.unwrap());
+    let missing = |result: Result<(), BlobError>| {
+        let error = result.unwrap_err();
+        assert!(matches!(error, BlobError::OutOfReach(_)), "{error:?}");
+        assert!(error.to_string().contains("mount the folder again"), "{error}");
+    };
+    let away = parent.path().join("away");
+    std::fs::rename(&folder, &away).unwrap();
+    for is_empty in [false, true] {
+        if is_empty {
+            std::fs::create_dir(&folder).unwrap();
+        }
+        missing(blobs.check_room(0).await);
+        missing(blobs.keep(stage("other").await).await.map(drop));
+        missing(blobs.remove_shared([digest]).await);
+        missing(blobs.fetch(ContentHash::from_content(b"unknown")).await.map(drop));
+        assert!(blobs.collect(&HashSet::new(), Duration::ZERO).await.is_err());
+        assert_eq!(folder.exists(), is_empty, "the folder was created");
+    }
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+    std::fs::write(folder.join("identity"), "of another store\n").unwrap();
+    missing(blobs.check_room(0).await);
+    std::fs::remove_dir_all(&folder).unwrap();
+    std::fs::rename(&away, &folder).unwrap();
+    drop(blobs.keep(stage("other").await).await.unwrap());
+}

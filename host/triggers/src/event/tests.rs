@@ -119,6 +119,15 @@ fn incomplete_events_are_refused_with_the_reason() {
     assert!(plain(r#"{"Records": [{}]}"#).contains("eventName"));
     let signed = headers(&[("ce-specversion", "1.0"), ("ce-id", "%+1")]);
     assert!(parse(&signed, &Bytes::new()).is_err());
+    let named = headers(&[
+        ("ce-specversion", "1.0"),
+        ("ce-id", "1"),
+        ("ce-source", "s"),
+        ("ce-type", "t"),
+        ("ce-data", "x"),
+    ]);
+    // In a batch, the attribute would take the place of the data.
+    assert!(parse(&named, &Bytes::new()).unwrap_err().contains("not the name"));
     let binary = headers(&[("ce-specversion", "1.0"), ("ce-id", "%zz")]);
     assert!(parse(&binary, &Bytes::new()).unwrap_err().contains("escaped"));
 }

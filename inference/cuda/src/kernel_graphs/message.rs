@@ -7,7 +7,7 @@ use weir_worker::TensorLocation;
 /// Request of a node. The worker answers every request, in order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum KernelGraphRequest {
+pub(crate) enum KernelGraphRequest {
     /// Open a device. The first request.
     Open { driver: PathBuf, ordinal: u32, memory_bytes_max: u64 },
     /// Load a graph from its prepared file, under this number.
@@ -21,7 +21,7 @@ pub(super) enum KernelGraphRequest {
 /// Answer of a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum KernelGraphReply {
+pub(crate) enum KernelGraphReply {
     /// The request is done.
     Done,
     /// The run is done, and took this device time. `not_captured` is the reason of a failed capture

@@ -18,7 +18,7 @@ pub(crate) const FILES_MAX: usize = 128;
 /// Request of a node. The node assigns the numbers of models, sessions and runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum GpuWorkerRequest {
+pub(crate) enum GpuWorkerRequest {
     /// Open the device. The first request.
     Open { driver: PathBuf, gpu: GpuConfig },
     /// Load a model into device memory.
@@ -102,7 +102,7 @@ impl MemoryReport {
 /// Input of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum WorkerInput {
+pub(crate) enum WorkerInput {
     /// Tensor in the connection's memory.
     Here(TensorLocation),
     /// Device-resident tensor.
@@ -113,7 +113,7 @@ pub(super) enum WorkerInput {
 
 /// Tensor on another device: a byte range in memory blocks, whose files follow the message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct ExportedInput {
+pub(crate) struct ExportedInput {
     /// Ordinal of the device with the tensor.
     pub(super) ordinal: u32,
     pub(super) shape: Shape,
@@ -122,7 +122,7 @@ pub(super) struct ExportedInput {
 
 /// Byte range of a tensor in memory blocks, each of which is a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct TensorRange {
+pub(crate) struct TensorRange {
     pub(super) blocks: usize,
     pub(super) offset: u64,
     pub(super) bytes: u64,
@@ -131,7 +131,7 @@ pub(super) struct TensorRange {
 /// Output of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum WorkerOutput {
+pub(crate) enum WorkerOutput {
     /// Tensor in the connection's memory.
     Here(TensorLocation),
     /// Tensor that stays on the device under its number.
@@ -141,7 +141,7 @@ pub(super) enum WorkerOutput {
 /// Answer of a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum GpuWorkerReply {
+pub(crate) enum GpuWorkerReply {
     /// The device is open.
     Opened(Opened),
     /// The model is ready to run. The answer has its exclusive memory, its shareable weights,
@@ -184,7 +184,7 @@ pub(super) enum GpuWorkerReply {
 
 impl GpuWorkerReply {
     /// Returns the memory report of the answer, if any.
-    pub(super) fn memory(&self) -> Option<MemoryReport> {
+    pub(crate) fn memory(&self) -> Option<MemoryReport> {
         match self {
             Self::Opened(Opened { memory, .. }) | Self::Loaded { memory, .. } | Self::Ran { memory, .. } => {
                 Some(*memory)
@@ -197,7 +197,7 @@ impl GpuWorkerReply {
 
 /// Memory pressure of the device-resident tensors.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct MemoryPressure {
+pub(crate) struct MemoryPressure {
     /// Tensors that should move to another device, to make room.
     pub(super) beyond: Vec<u64>,
     /// Bytes spilled to the host since the last answer.
@@ -206,7 +206,7 @@ pub(super) struct MemoryPressure {
 
 impl GpuWorkerRequest {
     /// Returns the number of files that follow the request.
-    pub(super) fn files(&self) -> usize {
+    pub(crate) fn files(&self) -> usize {
         let inputs = match self {
             Self::Run { inputs, .. } => inputs,
             Self::Take { exported, .. } => return exported.place.blocks,

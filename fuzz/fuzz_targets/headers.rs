@@ -1,0 +1,6 @@
+//! Hostile headers of a request must be read or rejected.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| weir_gateway::fuzz::headers(bytes));

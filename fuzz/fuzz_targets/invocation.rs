@@ -1,0 +1,6 @@
+//! Hostile records of asynchronous invocations must be read or rejected.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| weir_asynchronous::fuzz::invocation(bytes));

@@ -1,0 +1,6 @@
+//! A hostile table of source locations must be read or rejected.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| weir_sandbox::fuzz::sources(bytes));

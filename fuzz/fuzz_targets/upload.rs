@@ -1,0 +1,6 @@
+//! A hostile upload, with its query and its form, must be read or rejected.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| weir_gateway::fuzz::upload(bytes));
