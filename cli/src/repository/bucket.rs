@@ -121,8 +121,8 @@ impl BucketMirror {
             self.remove(&path)?;
         }
         for (path, file) in listed {
-            if self.files.get(&path) != Some(&file) {
-                self.write(&file)?;
+            // A file that changes meanwhile is in the next list.
+            if self.files.get(&path) != Some(&file) && self.write(&file)? {
                 self.files.insert(path, file);
             }
         }
@@ -150,28 +150,40 @@ impl BucketMirror {
         Ok(())
     }
 
-    /// Writes a listed file: whole if it is a small file of a model's folder.
-    fn write(&self, file: &RemoteFile) -> Result<()> {
+    /// Writes a listed file: whole if it is a small file of a model's folder. Returns false if such a
+    /// file has changed since it was listed.
+    fn write(&self, file: &RemoteFile) -> Result<bool> {
         let local = self.folder().join(&file.path);
         if let Some(parent) = local.parent() {
             fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
         }
         let is_small = file.path.matches('/').count() == 1 && file.bytes <= CONFIG_BYTES_MAX as u64;
         if is_small {
-            return self.download(file, &local);
+            return match self.read(file, &local)? {
+                Err(RemoteError::Changed(_)) => Ok(false),
+                read => Ok(read.map(|()| true).map_err(|error| problem(&error))?),
+            };
         }
-        write_placeholder(&local, file.bytes).with_context(|| format!("cannot write {}", local.display()))
+        write_placeholder(&local, file.bytes).with_context(|| format!("cannot write {}", local.display()))?;
+        Ok(true)
     }
 
     fn download(&self, file: &RemoteFile, to: &Path) -> Result<()> {
+        Ok(self.read(file, to)?.map_err(|error| problem(&error))?)
+    }
+
+    /// Reads a file of the bucket; the outer errors are those of the local file.
+    fn read(&self, file: &RemoteFile, to: &Path) -> Result<Result<(), RemoteError>> {
         let cannot = || format!("cannot write {}", to.display());
         let temporary = NamedTempFile::new_in(&self.folder).with_context(cannot)?;
         let mut writer = BufWriter::new(temporary);
         let read = self.remote.read(file, &mut writer, || self.stop.load(Ordering::Relaxed));
-        self.runtime.block_on(read).map_err(|error| problem(&error))?;
+        if let Err(error) = self.runtime.block_on(read) {
+            return Ok(Err(error));
+        }
         let written = writer.into_inner().map_err(std::io::IntoInnerError::into_error);
         written.with_context(cannot)?.persist(to).with_context(cannot)?;
-        Ok(())
+        Ok(Ok(()))
     }
 
     /// The state of the files of a model.

@@ -67,7 +67,9 @@ async fn push(
     Path((name, version)): Path<(String, String)>,
     request: Request,
 ) -> Result<Json<ModelPushed>, ApiError> {
-    keep(&node, content, &caller, &parse_name(&name)?, Some(parse_version(&version)?), request).await
+    let version = Some(parse_version(&version)?);
+    let kept = keep(&node, content, &caller, &parse_name(&name)?, version, request).await?;
+    Ok(Json(kept.visible(&node).await))
 }
 
 /// `PUT /v1/models/{name}`: pushes the next version.
@@ -78,7 +80,24 @@ async fn push_next(
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Json<ModelPushed>, ApiError> {
-    keep(&node, content, &caller, &parse_name(&name)?, None, request).await
+    let kept = keep(&node, content, &caller, &parse_name(&name)?, None, request).await?;
+    Ok(Json(kept.visible(&node).await))
+}
+
+/// A version that was pushed.
+struct KeptVersion {
+    answer: ModelPushed,
+    /// The revision of the change in the registry.
+    revision: Revision,
+}
+
+impl KeptVersion {
+    /// The answer, after a wait for the other nodes of the cluster.
+    async fn visible(self, node: &NodeState) -> ModelPushed {
+        let Visibility { visible_on, not_visible_on } =
+            visibility::await_others(node, Collection::Models, self.revision).await;
+        ModelPushed { visible_on, not_visible_on, ..self.answer }
+    }
 }
 
 async fn keep(
@@ -88,7 +107,7 @@ async fn keep(
     name: &Name,
     version: Option<Version>,
     request: Request,
-) -> Result<Json<ModelPushed>, ApiError> {
+) -> Result<KeptVersion, ApiError> {
     refuse_name_of_workflow(node, &caller.tenant, name)?;
     node.check_names(&caller.tenant, name)?;
     // Check before the upload arrives, which takes longer.
@@ -150,14 +169,14 @@ async fn keep(
     push_version(node, caller, name, request, staged).await
 }
 
-/// Pushes a checked upload, and waits for the other nodes of the cluster.
+/// Pushes a checked upload.
 async fn push_version(
     node: &NodeState,
     caller: &Caller,
     name: &Name,
     request: PushRequest,
     staged: Staged,
-) -> Result<Json<ModelPushed>, ApiError> {
+) -> Result<KeptVersion, ApiError> {
     let before = node.models.roles(&caller.tenant, name);
     let pushed = node.models.push(request, staged).await;
     let (entry, created) = pushed.map_err(|error| push_error(node, caller, name, error))?;
@@ -168,11 +187,9 @@ async fn push_version(
     let canary = canary::note_push(node, before, &entry);
     let removed_versions =
         if created { remove_old_versions(node, entry.source.id()).await } else { Vec::new() };
-    let revision = Revision(entry.source.key.generation);
-    let Visibility { visible_on, not_visible_on } =
-        visibility::await_others(node, Collection::Models, revision).await;
+    let revision = node.models.revision(&entry);
     let answer = pushed_as(node, &entry, canary, removed_versions);
-    Ok(Json(ModelPushed { visible_on, not_visible_on, ..answer }))
+    Ok(KeptVersion { answer, revision })
 }
 
 /// The answer to a push of `entry`.

@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn percentage_is_a_whole_number_up_to_a_hundred() {
-        let parse = |text| parse_share(text).map_err(|error| error.code);
+        let parse = |text: Option<&str>| parse_share(text).map_err(|error| error.code);
         assert_eq!(parse(None), Ok(None));
         for percent in [1, 100] {
             let text = percent.to_string();

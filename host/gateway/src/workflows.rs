@@ -42,6 +42,9 @@ pub(super) async fn deploy(
 ) -> Result<Json<WorkflowDeployed>, ApiError> {
     let name = parse_name(&name)?;
     let deployed = deploy_version(&node, &caller, &name, &options, request).await?;
+    if options.dry_run {
+        return Ok(Json(deployed));
+    }
     let version = deployed.workflow.version;
     let Visibility { visible_on, not_visible_on } =
         await_others::<Workflows>(&node, &caller.tenant, &name, version).await;

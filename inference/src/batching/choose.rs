@@ -9,7 +9,8 @@
 //! - No request for another model of the tenant waits for a less urgent request, and no request for
 //!   another model misses its deadline because others joined.
 //! - While several tenants use the device, a run of more than one request takes no longer than a
-//!   limit, since the other tenants' requests wait for it.
+//!   limit, or than half again the time of the first in line alone, since the other tenants' requests
+//!   wait for it.
 //!
 //! Of the remaining sizes, the choice is the one after which all waiting requests finish soonest,
 //! assuming that the rest runs at the best size that it can reach. The run has one request if more
@@ -25,6 +26,9 @@ use gather::{Batch, BatchLimits, CandidateRun, MARGIN, SAVING_MIN};
 
 /// The fraction of its time by which a run may exceed the best run in exchange for being smaller.
 const TOLERANCE: f64 = 0.02;
+/// The longest run while several tenants use the device, in runs of the first in line alone. Models
+/// whose runs hardly take longer with more requests are batched in any case.
+const SHARED_RUN: f64 = 1.5;
 /// A waiting request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct WaitingRequest {
@@ -55,7 +59,7 @@ pub(crate) struct Situation<'a> {
     /// The longest time that the next requests for other models can wait, in nanoseconds; infinite
     /// if no other model waits for this slot.
     pub(crate) others_slack_ns: f64,
-    /// The longest time that a run of more than one request may take, in nanoseconds; infinite
+    /// The longest time that a run of more than one short request may take, in nanoseconds; infinite
     /// while no other tenant uses the device.
     pub(crate) run_ns_max: f64,
 }
@@ -85,7 +89,9 @@ pub(super) fn choose(
     let candidates = situation.candidates;
     let order = order(situation, curve);
     let members_max = candidates.len().div_ceil(situation.free_slots + 1);
-    let Situation { others_slack_ns, run_ns_max, .. } = *situation;
+    let others_slack_ns = situation.others_slack_ns;
+    let alone_ns = candidates.first().and_then(|leader| curve.bound_ns(leader.items));
+    let run_ns_max = situation.run_ns_max.max(SHARED_RUN * alone_ns.unwrap_or_default());
     let places = BatchLimits { candidates, members_max, items_max, others_slack_ns, run_ns_max, curve };
     let first_items = order.iter().take(members_max).filter_map(|position| candidates.get(*position));
     let available = first_items.fold(0_u32, |items, one| items.saturating_add(one.items)).min(items_max);
@@ -104,7 +110,7 @@ pub(super) fn choose(
         return others.run(last);
     }
     let Some(step) = all.steps.get(chosen) else { return BatchChoice::Run(vec![0]) };
-    match waits(situation, step, curve, rules) {
+    match waits(situation, step, &places, rules) {
         Some(for_ns) => BatchChoice::Wait(for_ns),
         None => all.run(chosen),
     }
@@ -185,7 +191,7 @@ fn best(steps: &[CandidateRun], rest_max: u32, places: &BatchLimits<'_>, rules: 
     let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return 0 };
     // Sizes that the waiting requests cannot reach do not count: requests would wait for a saving
     // that never happens.
-    let is_short = |size: u32| places.curve.estimate_ns(size).is_some_and(|ns| ns <= places.run_ns_max);
+    let is_short = |size: u32| places.is_short(size);
     let sizes = |size: u32| match &rules.preferred_sizes[..] {
         [] => size <= rules.size_max.min(rest_max) && is_short(size),
         preferred => size == 1 || (preferred.contains(&size) && size <= rest_max && is_short(size)),
@@ -255,14 +261,19 @@ fn is_overloaded(situation: &Situation<'_>, curve: &Curve) -> bool {
 
 /// Time to wait for more requests, in nanoseconds; `None`: run `step` now. Waits only if the owner
 /// allows a delay and the device is busy.
-fn waits(situation: &Situation<'_>, step: &CandidateRun, curve: &Curve, rules: &BatchRules) -> Option<f64> {
+fn waits(
+    situation: &Situation<'_>,
+    step: &CandidateRun,
+    places: &BatchLimits<'_>,
+    rules: &BatchRules,
+) -> Option<f64> {
     let delay_max_ns = rules.queue_delay_max.as_nanos() as f64;
     if !situation.is_busy || delay_max_ns == 0.0 {
         return None;
     }
     let goal = rules.preferred_sizes.last().copied().unwrap_or(rules.size_max);
-    let goal_ns = curve.estimate_ns(goal)?;
-    let may_grow = step.items < goal && goal_ns <= situation.run_ns_max;
+    let goal_ns = places.curve.estimate_ns(goal)?;
+    let may_grow = step.items < goal && places.is_short(goal);
     let grows = may_grow && goal_ns < (1.0 - SAVING_MIN) * step.cost_ns() * f64::from(goal);
     let waited_ns = situation.candidates.iter().map(|one| one.waited_ns).fold(0.0, f64::max);
     let for_ns = (delay_max_ns - waited_ns).min(step.slack_ns - goal_ns * MARGIN);

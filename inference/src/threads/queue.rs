@@ -37,8 +37,8 @@ const CANDIDATES_PER_PLACE: usize = 8;
 /// Other lanes whose first job is examined, so that a batch makes none of them late.
 const OTHERS_MAX: usize = 8;
 
-/// The longest run of more than one job while several tenants use the device. A job of another
-/// tenant waits for at most one such run of each thread; longer runs save little on most models.
+/// The longest run of more than one short job while several tenants use the device. A job of another
+/// tenant waits for at most one such run of each thread. Longer runs save little on most models.
 const SHARED_RUN_TIME_MAX: Duration = Duration::from_millis(5);
 
 /// Instruction for a free thread.

@@ -18,8 +18,9 @@
 //! and loads another copy of the models. To keep the cost of a decision about constant, only the
 //! oldest heads and the heads whose models a free device holds are costed. Where even that would be
 //! too much, only changes since the last event are considered; see `Scope`. Urgent invocations (a
-//! priority other than 0) get a lead instead of absolute precedence: every invocation comes first
-//! after it has waited long enough, which bounds all waits.
+//! priority other than 0) get a lead instead of absolute precedence: of its tenant's invocations,
+//! each comes first after it has waited long enough. Between tenants, neither urgency nor age counts,
+//! but device time.
 
 mod costs;
 mod queues;
@@ -187,12 +188,13 @@ impl FinishFirst {
     ) -> Option<Head> {
         let later = head.yields(view, device, request);
         let later = later.filter(|later| heads.last().is_some_and(|other| *other < *later));
-        later.or_else(|| self.first_of_tenants_behind(view, request, device, heads).map(|at| head.after(at)))
+        later.or_else(|| self.last_of_tenants_behind(view, request, device, heads).map(|at| head.after(at)))
     }
 
-    /// The first of `heads` whose tenant has had less device time than that of `request`, and whose
-    /// models the device holds.
-    fn first_of_tenants_behind(
+    /// The last of `heads` whose tenant has had less device time than that of `request`, and whose
+    /// models the device holds. A head yields to all of them at once, so that it is costed only once
+    /// more.
+    fn last_of_tenants_behind(
         &self,
         view: &View,
         request: &PlacementRequest,
@@ -211,7 +213,7 @@ impl FinishFirst {
                     && device.own(&other.models).all(|demand| device.holds(demand.model))
             })
         };
-        heads.iter().rev().find(is_behind).copied()
+        heads.iter().find(is_behind).copied()
     }
 
     /// The decision about an invocation, and the next invocation of its queue to cost separately.

@@ -20,7 +20,7 @@ async fn vanished_folder_of_blobs_is_not_filled() {
     if !Etcd::is_installed() {
         return;
     }
-    let etcd = Etcd::start();
+    let mut etcd = Etcd::start();
     etcd.listening().await;
     let parent = tempfile::tempdir().unwrap();
     let mount = parent.path().join("mount");

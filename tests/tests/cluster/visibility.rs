@@ -4,8 +4,7 @@
 use super::fake;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
-use weir_tests::process::signal;
-use weir_tests::{Etcd, TestCluster, component_of_0_1_0, eventually};
+use weir_tests::{Etcd, TestCluster, component_of_0_1_0, eventually, signal};
 
 const WORKFLOW: &str = r#"
 inputs = { x = "FP32[n, 1]" }

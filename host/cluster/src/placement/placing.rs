@@ -84,10 +84,16 @@ impl Placements {
         PlacementGuard { placements: self.clone(), invocation, origin, end: AtomicU8::default() }
     }
 
+    /// Whether limits of the tenant's share may hold its calls back.
+    #[must_use]
+    pub fn may_hold_back(&self, tenant: &TenantId) -> bool {
+        self.scheduler.settings.limits_of(tenant).may_hold_back()
+    }
+
     /// Takes one of the permits for calls that would not gain from another node and that no cap
     /// holds back.
     fn take_unasked(&self, tenant: &TenantId) -> bool {
-        if self.scheduler.settings.limits_of(tenant).may_hold_back() {
+        if self.may_hold_back(tenant) {
             return false;
         }
         let free = |taken| (taken < self.unasked_max).then_some(taken + 1);

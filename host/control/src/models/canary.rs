@@ -1,5 +1,6 @@
 //! Changes of canaries and shadows: the share, promotion and end. A push starts them (`change.rs`).
 
+use super::ModelEntry;
 use super::change::name_outputs;
 use super::head::{ModelHead, ModelRoles};
 use super::index::{ModelVersions, StoredHead};
@@ -419,6 +420,13 @@ impl Models {
         rest.remove(&version);
         let is_left = rest.is_empty() || versions.roles_of(&rest).active.is_some();
         if is_left { Ok(()) } else { Err(ModelsError::LastActive { name: name.clone(), version }) }
+    }
+
+    /// The revision of the registry that has the version and its role.
+    pub fn revision(&self, entry: &ModelEntry) -> Revision {
+        let ModelId { tenant, name, .. } = entry.source.id();
+        let head = self.stored_head(&tenant, &name).revision;
+        head.unwrap_or_default().max(Revision(entry.source.key.generation))
     }
 
     pub(super) fn stored_head(&self, tenant: &TenantId, name: &Name) -> StoredHead {

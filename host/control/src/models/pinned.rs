@@ -69,6 +69,12 @@ impl ModelPin {
         Self { pin, ran_on, around, counted: None, cold_start: None }
     }
 
+    /// Does not count the runs for a canary.
+    #[must_use]
+    pub fn uncounted(self) -> Self {
+        Self { counted: None, ..self }
+    }
+
     /// Counts the runs for a version while its model has a canary.
     pub(super) fn counted_for(self, entry: &Arc<ModelEntry>) -> Self {
         Self { counted: Some(entry.clone()), ..self }

@@ -36,8 +36,7 @@ impl<K: DeploymentKind> Registry<K> {
     }
 
     /// Makes `version` active; `None`: ends the canary, or else the shadow, or else makes the version
-    /// active that was so before. A canary ends in any case, and a shadow if the active version
-    /// changes.
+    /// active that was so before. A canary ends in any case, and a shadow unless only a canary ends.
     pub async fn roll_back(
         self: &Arc<Self>,
         tenant: &TenantId,

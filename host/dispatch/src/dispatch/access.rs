@@ -1,5 +1,6 @@
 //! Resources that a function may open: models, workflows and named objects, limited to its grants.
 
+use super::account::Account;
 use super::inference::fault_of;
 use super::workflow::Steps;
 use super::{CallCtx, Dispatch};
@@ -30,19 +31,22 @@ pub(super) struct FunctionAccess {
     request_id: Arc<str>,
     depth: u32,
     choices: Option<Arc<ModelChoices>>,
+    /// Whether the call is a copy for a shadow, whose runs do not count for canaries of models.
+    is_copy: bool,
 }
 
 impl FunctionAccess {
     pub(super) fn new(
         dispatch: Arc<Dispatch>,
         call: &CallCtx,
-        deployment: Arc<DeployedFunction>,
+        account: &Account,
         placement: LocalPlacement,
     ) -> Self {
         Self {
             dispatch,
-            deployment,
+            deployment: account.deployment().clone(),
             placement,
+            is_copy: account.is_copy(),
             request_id: call.request_id.clone(),
             depth: call.depth,
             choices: call.models.clone(),
@@ -69,7 +73,11 @@ impl FunctionAccess {
             }
             other => OpenError::Inference(InferenceError::Unavailable(other.to_string().into())),
         })?;
-        let pin = models.pin(&entry, self.placement, placements, trace).await?;
+        let pin = if self.is_copy {
+            models.pin_ahead(&entry, self.placement, placements, trace).await?.uncounted()
+        } else {
+            models.pin(&entry, self.placement, placements, trace).await?
+        };
         self.count_cold_start(&pin);
         Ok(OpenedModel {
             id: entry.source.id().clone(),

@@ -164,7 +164,9 @@ impl Dispatch {
     ) -> Result<ReadyFunction, Fault> {
         let ready = until(call.deadline, async {
             let queued = queueing.since;
-            let slot = self.take_slot(call, function, true).await?;
+            // A copy for a shadow takes only what calls do not wait for.
+            let may_wait = !function.account.is_copy();
+            let slot = self.take_slot(call, function, may_wait).await?;
             queueing.end(&self.metrics);
             let permits = ExecutionPermits { forward: permits, slot };
             let entry = self.load(call, function).await?;
@@ -297,12 +299,7 @@ impl Dispatch {
             ctx: InvocationCtx {
                 sink: OutputSink::new(log.clone(), id.version, call.request_id.clone(), limits.log_bytes),
                 inference: InferenceCtx {
-                    resources: Arc::new(FunctionAccess::new(
-                        self.clone(),
-                        call,
-                        deployment.clone(),
-                        placement,
-                    )),
+                    resources: Arc::new(FunctionAccess::new(self.clone(), call, account, placement)),
                     arena: self.arena.tenant(&id.tenant),
                     request,
                     images: TenantImages::new(self.images.clone(), id.tenant.clone()),

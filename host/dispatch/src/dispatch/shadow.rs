@@ -244,7 +244,9 @@ impl FunctionCopy {
         };
         let models = dispatch.catalog.granted(&self.shadow, self.models.as_deref());
         let models: Vec<ModelId> = models.into_iter().map(|demand| demand.model).collect();
-        let has_room = dispatch.slots.has_spare(&self.shadow) && dispatch.models.has_spare_room(&models);
+        let has_room = !dispatch.placements.may_hold_back(&self.shadow.id.tenant)
+            && dispatch.slots.has_spare(&self.shadow)
+            && dispatch.models.has_spare_room(&models);
         let gate = has_room.then(|| self.shadow.gate.try_enter()).flatten();
         let Some(gate) = gate else { return self.chosen.skipped(CopyOutcome::NoRoom) };
         // These threads have a lower priority than those that run the calls.
@@ -323,8 +325,10 @@ impl InferenceCopy {
         let Some((kept, running)) = kept.zip(dispatch.copies.run(&id.tenant)) else {
             return self.chosen.skipped(CopyOutcome::Limit);
         };
+        // The scheduler does not count copies for the limits of tenants.
+        let is_limited = dispatch.placements.may_hold_back(&id.tenant);
         let models = vec![id];
-        if !dispatch.models.has_spare_room(&models) {
+        if is_limited || !dispatch.models.has_spare_room(&models) {
             return self.chosen.skipped(CopyOutcome::NoRoom);
         }
         let outputs = ran.is_ok().then(|| outputs.to_vec());

@@ -77,11 +77,20 @@ pub(crate) async fn deploy(
     request: Request,
 ) -> Result<Json<Deployed>, ApiError> {
     let name = parse_name(&name)?;
-    let deployed = deploy_version(&node, &caller, &name, request).await?;
+    let deployed = match deploy_version(&node, &caller, &name, request).await? {
+        Upload::DryRun(answer) => return Ok(Json(answer)),
+        Upload::Deployed(answer) => answer,
+    };
     let version = deployed.function.version;
     let Visibility { visible_on, not_visible_on } =
         await_others::<FunctionParts>(&node, &caller.tenant, &name, version).await;
     Ok(Json(Deployed { visible_on, not_visible_on, ..deployed }))
+}
+
+/// The answer to an upload.
+enum Upload {
+    DryRun(Deployed),
+    Deployed(Deployed),
 }
 
 /// Deploys an upload, unless a version with the same role is the same.
@@ -90,7 +99,7 @@ async fn deploy_version(
     caller: &Caller,
     name: &Name,
     request: Request,
-) -> Result<Deployed, ApiError> {
+) -> Result<Upload, ApiError> {
     let tenant = &caller.tenant;
     refuse_name_of_workflow(node, tenant, name)?;
     node.check_names(tenant, name)?;
@@ -119,20 +128,20 @@ async fn deploy_version(
     let before = node.registry.get(tenant, name.as_str());
     let role = options.role();
     if options.dry_run {
-        return Ok(dry_run(&answers, tenant, name, before.as_deref(), record, role));
+        return Ok(Upload::DryRun(dry_run(&answers, tenant, name, before.as_deref(), record, role)));
     }
     let kept = component.keep(node).await?;
     if let Some(entry) = &before
         && let Some(active) = entry.active().filter(|active| is_same(active, &record))
     {
-        return Ok(answers.answer(entry.describe(active), false, Some(entry)));
+        return Ok(Upload::Deployed(answers.answer(entry.describe(active), false, Some(entry))));
     }
     if let (Some(entry), Some(role)) = (&before, role)
         && let Some(same) = same_beside(entry, &record, role)
     {
         let same = same.clone();
         let entry = set_role(node, tenant, entry, same.record.version, role).await?;
-        return Ok(answers.answer(entry.describe(&same), false, Some(&entry)));
+        return Ok(Upload::Deployed(answers.answer(entry.describe(&same), false, Some(&entry))));
     }
     let record = move |version| FunctionRecord { version, ..record.clone() };
     let deployment = match role {
@@ -145,7 +154,7 @@ async fn deploy_version(
     let removed_versions = remove_old_versions(node, tenant, name).await;
     let entry = find::<FunctionParts>(node, caller, name)?;
     let answer = answers.answer(entry.describe(&deployment), true, Some(&entry));
-    Ok(Deployed { removed_versions, ..answer })
+    Ok(Upload::Deployed(Deployed { removed_versions, ..answer }))
 }
 
 /// The answer to a deploy that changes nothing: the version that the name has already, or else the

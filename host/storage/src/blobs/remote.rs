@@ -30,6 +30,7 @@ pub struct RemoteFile {
     pub tag: String,
     /// The `ETag`, if the store lists it.
     e_tag: Option<String>,
+    location: ObjectPath,
 }
 
 /// The reason why a folder was not listed, or a file not read.
@@ -86,9 +87,17 @@ impl RemoteFolder {
     fn listed(&self, object: ObjectMeta) -> Option<RemoteFile> {
         let parts: Vec<_> = object.location.prefix_match(&self.prefix)?.collect();
         let path = parts.iter().map(AsRef::as_ref).collect::<Vec<_>>().join("/");
-        let ObjectMeta { size: bytes, last_modified, e_tag, .. } = object;
+        let ObjectMeta { size: bytes, last_modified, e_tag, .. } = object.clone();
         let tag = e_tag.clone().unwrap_or_else(|| format!("{} {bytes}", last_modified.timestamp_micros()));
-        (!path.is_empty()).then(|| RemoteFile { path, bytes, modified: last_modified.into(), tag, e_tag })
+        let location = object.location;
+        (!path.is_empty()).then(|| RemoteFile {
+            path,
+            bytes,
+            modified: last_modified.into(),
+            tag,
+            e_tag,
+            location,
+        })
     }
 
     /// Writes the contents of a listed file to `to`, until `is_stopped`.
@@ -105,9 +114,8 @@ impl RemoteFolder {
             }
             error => RemoteError::Store(name(), error),
         };
-        let path = file.path.split('/').fold(self.prefix.clone(), ObjectPath::join);
         let options = GetOptions { if_match: file.e_tag.clone(), ..GetOptions::default() };
-        let found = answer(self.store.get_opts(&path, options)).await.map_err(failed)?;
+        let found = answer(self.store.get_opts(&file.location, options)).await.map_err(failed)?;
         // The precondition holds already. Without a tag, the time has the precision of a header.
         let seconds =
             |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();

@@ -61,6 +61,11 @@ pub(super) struct BatchLimits<'a> {
 }
 
 impl BatchLimits<'_> {
+    /// Whether a run of `items` takes no longer than other tenants may have to wait.
+    pub(super) fn is_short(&self, items: u32) -> bool {
+        self.curve.bound_ns(items).is_some_and(|bound_ns| bound_ns <= self.run_ns_max)
+    }
+
     /// Adds the requests in `order`, except those that would exceed a limit or miss a deadline.
     pub(super) fn gather(&self, order: &[usize]) -> Batch {
         let mut batch = Batch::default();
@@ -85,7 +90,7 @@ impl BatchLimits<'_> {
             let is_late = bound_ns * MARGIN > slack_ns.min(one.slack_ns).min(others_slack_ns);
             let is_too_much = together > self.items_max
                 || bytes.saturating_add(one.bytes) > BATCH_BYTES_MAX
-                || bound_ns > self.run_ns_max;
+                || !self.is_short(together);
             if !batch.members.is_empty() && (is_late || is_too_much) {
                 batch.is_hurried |= is_late;
                 continue;

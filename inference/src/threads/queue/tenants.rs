@@ -87,9 +87,10 @@ impl TenantOrder {
         }
     }
 
-    /// Whether tenants other than `tenant` use the device.
+    /// Whether tenants other than `tenant` use the device, or wait for it.
     pub(super) fn is_used_by_others(&self, tenant: &TenantId, now: Instant) -> bool {
-        self.activity.is_used_by_others(tenant, now)
+        let is_active = |(other, share): (&TenantId, &Share)| other != tenant && share.is_active();
+        self.activity.is_used_by_others(tenant, now) || self.shares.iter().any(is_active)
     }
 
     /// Notes that a job of `tenant` has arrived.

@@ -161,7 +161,7 @@ impl Policy for BruteForce {
                     }
                     let after =
                         turns.iter().filter(|(_, other, _)| self.is_before(view, device, *other, request));
-                    if let Some((turn, ..)) = after.min().filter(|_| !is_spent) {
+                    if let Some((turn, ..)) = after.max().filter(|_| !is_spent) {
                         turns.push(((turn.0, turn.1 + 1), order, true));
                         continue;
                     }

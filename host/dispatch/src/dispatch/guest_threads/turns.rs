@@ -67,22 +67,35 @@ impl Turns {
         tenant: &TenantId,
         cpu_time: impl Fn() -> Duration + Send + Sync + 'static,
     ) -> Turn {
-        let has_time = self.arrives(tenant, Instant::now());
+        let has_time = self.take(tenant, Instant::now());
         Turn { charged: has_time.then(|| (self, tenant.clone())), cpu_time: Box::new(cpu_time) }
     }
 
-    /// Notes a call of the tenant. Returns whether its guest may run at normal priority.
-    fn arrives(&self, tenant: &TenantId, now: Instant) -> bool {
+    /// Notes a call of the tenant. Returns whether its guest may run at normal priority; then the
+    /// time of a whole turn counts at once, so that turns that begin together do not exceed the share.
+    fn take(&self, tenant: &TenantId, now: Instant) -> bool {
         let mut state = self.state.lock();
         state.activity.arrives(tenant, now);
         let excess = state.excess.get(tenant);
-        excess.is_none_or(|excess| excess.now(self.rate, now) < BURST)
-            || !state.activity.is_used_by_others(tenant, now)
+        let has_time = excess.is_none_or(|excess| excess.now(self.rate, now) < BURST)
+            || !state.activity.is_used_by_others(tenant, now);
+        if has_time {
+            self.charge(&mut state, tenant, LENGTH, now);
+        }
+        has_time
+    }
+
+    /// Ends a turn that took this CPU time.
+    fn end(&self, tenant: &TenantId, cpu_time: Duration, now: Instant) {
+        let mut state = self.state.lock();
+        if let Some(excess) = state.excess.get_mut(tenant) {
+            excess.cpu_time = excess.cpu_time.saturating_sub(LENGTH.saturating_sub(cpu_time));
+        }
+        self.charge(&mut state, tenant, cpu_time.saturating_sub(LENGTH), now);
     }
 
     /// Counts CPU time at normal priority.
-    fn charge(&self, tenant: &TenantId, cpu_time: Duration, now: Instant) {
-        let mut state = self.state.lock();
+    fn charge(&self, state: &mut TurnsState, tenant: &TenantId, cpu_time: Duration, now: Instant) {
         if state.excess.len() >= TENANTS_KEPT && !state.excess.contains_key(tenant) {
             state.excess.retain(|_, excess| !excess.now(self.rate, now).is_zero());
         }
@@ -109,7 +122,7 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         if let Some((turns, tenant)) = self.charged.take() {
-            turns.charge(&tenant, (self.cpu_time)(), Instant::now());
+            turns.end(&tenant, (self.cpu_time)(), Instant::now());
         }
     }
 }
@@ -126,6 +139,12 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
+    impl Turns {
+        fn uses(&self, tenant: &TenantId, cpu_time: Duration, now: Instant) {
+            self.charge(&mut self.state.lock(), tenant, cpu_time, now);
+        }
+    }
+
     fn tenant(name: &str) -> TenantId {
         TenantId::new(name).unwrap()
     }
@@ -135,12 +154,12 @@ mod tests {
         let turns = Turns::new(2);
         let (busy, other) = (tenant("busy"), tenant("other"));
         let start = Instant::now();
-        turns.charge(&busy, 150 * MS, start);
-        turns.charge(&other, 50 * MS, start);
-        assert!(turns.arrives(&other, start) && !turns.arrives(&busy, start));
+        turns.uses(&busy, 150 * MS, start);
+        turns.uses(&other, 50 * MS, start);
+        assert!(turns.take(&other, start) && !turns.take(&busy, start));
         // Two threads, of which a tenth: 200 ms each second.
-        assert!(!turns.arrives(&busy, start + 249 * MS));
-        assert!(turns.arrives(&busy, start + 251 * MS));
+        assert!(!turns.take(&busy, start + 249 * MS));
+        assert!(turns.take(&busy, start + 251 * MS));
     }
 
     #[test]
@@ -148,13 +167,26 @@ mod tests {
         let turns = Turns::new(1);
         let (busy, other) = (tenant("busy"), tenant("other"));
         let start = Instant::now();
-        turns.charge(&busy, 10_000 * MS, start);
-        assert!(turns.arrives(&busy, start));
-        assert!(turns.arrives(&other, start) && !turns.arrives(&busy, start));
+        turns.uses(&busy, 10_000 * MS, start);
+        assert!(turns.take(&busy, start));
+        assert!(turns.take(&other, start) && !turns.take(&busy, start));
         // The other tenant has called nothing for a second. The excess of ten seconds counts as one.
-        turns.charge(&busy, 10_000 * MS, start + 1_001 * MS);
-        assert!(turns.arrives(&busy, start + 1_001 * MS));
-        assert!(turns.arrives(&other, start + 2_002 * MS) && turns.arrives(&busy, start + 2_002 * MS));
+        turns.uses(&busy, 10_000 * MS, start + 1_001 * MS);
+        assert!(turns.take(&busy, start + 1_001 * MS));
+        assert!(turns.take(&other, start + 2_102 * MS) && turns.take(&busy, start + 2_102 * MS));
+    }
+
+    #[test]
+    fn turns_that_begin_together_do_not_exceed_the_share() {
+        let turns = Turns::new(1);
+        let (busy, other) = (tenant("busy"), tenant("other"));
+        let start = Instant::now();
+        assert!(turns.take(&other, start));
+        let begun = (0..1_000).filter(|_| turns.take(&busy, start)).count();
+        assert_eq!(begun, 25, "turns of 4 ms in 100 ms");
+        // Turns that use less time leave room for others.
+        (0..begun).for_each(|_| turns.end(&busy, MS, start));
+        assert_eq!((0..1_000).filter(|_| turns.take(&busy, start)).count(), 19);
     }
 
     #[test]
@@ -176,9 +208,9 @@ mod tests {
         let turns = Turns::new(1);
         let start = Instant::now();
         for number in 0..TENANTS_KEPT {
-            turns.charge(&tenant(&format!("t{number}")), MS, start);
+            turns.uses(&tenant(&format!("t{number}")), MS, start);
         }
-        turns.charge(&tenant("last"), MS, start + 11 * MS);
+        turns.uses(&tenant("last"), MS, start + 11 * MS);
         assert_eq!(turns.state.lock().excess.len(), 1);
     }
 }
