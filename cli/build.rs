@@ -27,7 +27,6 @@ fn main() {
     ] {
         println!("cargo:rerun-if-changed=../{folder}");
     }
-    fold_functions();
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it"));
     pack_templates(&out.join("templates.tar.xz")).expect("the templates are readable");
     let example = Path::new("..").join(EXAMPLE);
@@ -50,15 +49,6 @@ fn pack_component(component: &[u8], to: &Path) -> io::Result<()> {
     let mut compressed = XzWriter::new(&mut file, XzOptions::with_preset(9))?;
     compressed.write_all(component)?;
     compressed.finish()?.flush()
-}
-
-/// Lets the linker keep one copy of functions with the same machine code, which makes the optimised
-/// program smaller. Only LLD understands the option; it is Rust's linker on this platform.
-fn fold_functions() {
-    let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|set| set == value);
-    if is("PROFILE", "release") && is("TARGET", "x86_64-unknown-linux-gnu") {
-        println!("cargo:rustc-link-arg-bins=-Wl,--icf=all");
-    }
 }
 
 /// Packs the folders of templates, with the files to which their links lead.
