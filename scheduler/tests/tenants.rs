@@ -152,7 +152,7 @@ fn flood_with_high_locality_does_not_starve_other_tenants() {
 /// Nothing interrupts a run, so a tenant with occasional calls waits for the one that runs, and not
 /// for those that wait before it.
 #[test]
-fn tenant_behind_starts_next_if_its_model_is_loaded() {
+fn tenant_with_less_device_time_starts_next_if_its_model_is_loaded() {
     let mut cluster = Fixture::new(PolicyKind::FinishFirst, 1, &[]);
     cluster.arrive("quiet", 1);
     cluster.arrive("flood", 0);

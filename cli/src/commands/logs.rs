@@ -40,7 +40,8 @@ pub(crate) struct LogsArgs {
     /// Follow the log
     #[arg(long, short)]
     follow: bool,
-    /// Number of recent lines to show [default: 100; all if other options select lines]
+    /// Number of recent lines to show, of those that the other options select [default: 100; all if other
+    /// options select lines]
     #[arg(long, short = 'n', value_name = "N")]
     lines: Option<usize>,
     /// Omit standard output; the same as `--level warn`

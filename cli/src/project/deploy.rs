@@ -46,7 +46,7 @@ pub(crate) fn describe(deployed: &Deployed, client: &Client) -> String {
     if let Some(shadow) = deployed.shadow {
         let name = &function.name;
         text.push_str(&format!(
-            "  a shadow with copies of {} % of the calls: weir functions show {name}, or weir rollback {name}\n",
+            "  a shadow with copies of {} % of the calls: weir functions show {name} compares, weir rollback {name} ends it\n",
             shadow.percent
         ));
     }
@@ -100,8 +100,14 @@ pub(crate) fn not_visible(nodes: &[NodeId]) -> String {
     let numbers: Vec<String> = nodes.iter().map(|node| node.0.to_string()).collect();
     match numbers.len() {
         0 => String::new(),
-        1 => format!("not served yet by node {}, which has not answered\n", numbers[0]),
-        _ => format!("not served yet by nodes {}, which have not answered\n", numbers.join(", ")),
+        1 => format!(
+            "node {} has not confirmed this version; it serves the version once it is back. Deploy or push again to check\n",
+            numbers[0]
+        ),
+        _ => format!(
+            "nodes {} have not confirmed this version; they serve the version once they are back. Deploy or push again to check\n",
+            numbers.join(", ")
+        ),
     }
 }
 

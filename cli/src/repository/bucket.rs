@@ -235,7 +235,11 @@ impl BucketMirror {
 pub(super) fn open(address: &str) -> Result<RemoteFolder> {
     RemoteFolder::open(address).map_err(|error| {
         let problem = Problem::usage(format!("{address} cannot be opened")).because(error);
-        problem.hint("takes s3://BUCKET/PREFIX; AWS_* variables have the endpoint and the credentials").into()
+        problem
+            .hint(
+                "use s3://BUCKET/PREFIX; set AWS_ENDPOINT, AWS_REGION and the credentials in the environment",
+            )
+            .into()
     })
 }
 

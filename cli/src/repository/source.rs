@@ -42,7 +42,7 @@ impl RepositoryAddress {
         match self {
             Self::Folder(folder) if !folder.is_dir() => {
                 let problem = Problem::usage(format!("{option} {}: not a folder", folder.display()));
-                Err(problem.hint("the folder has a folder for each model: NAME/1/model.onnx").into())
+                Err(problem.hint("give a folder that has a folder for each model (NAME/1/model.onnx), or s3://BUCKET/PREFIX").into())
             }
             Self::Folder(_) => Ok(()),
             Self::Bucket(address) => bucket::open(address).map(drop),

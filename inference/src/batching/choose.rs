@@ -8,9 +8,9 @@
 //!   time of the whole run.
 //! - No request for another model of the tenant waits for a less urgent request, and no request for
 //!   another model misses its deadline because others joined.
-//! - While several tenants use the device, a run of more than one request takes no longer than a
-//!   limit, or than half again the time of the first in line alone, since the other tenants' requests
-//!   wait for it.
+//! - While several tenants use the device, a run of more than one request takes at most a
+//!   limit or 1.5 times the run time of its first request alone, whichever is longer, since the other
+//!   tenants' requests wait for it.
 //!
 //! Of the remaining sizes, the choice is the one after which all waiting requests finish soonest,
 //! assuming that the rest runs at the best size that it can reach. The run has one request if more

@@ -19,8 +19,8 @@
 //! oldest heads and the heads whose models a free device holds are costed. Where even that would be
 //! too much, only changes since the last event are considered; see `Scope`. Urgent invocations (a
 //! priority other than 0) get a lead instead of absolute precedence: of its tenant's invocations,
-//! each comes first after it has waited long enough. Between tenants, neither urgency nor age counts,
-//! but device time.
+//! each comes first after it has waited long enough. Whatever its
+//! urgency and age, it yields to tenants with less device time whose models the device holds.
 
 mod costs;
 mod queues;

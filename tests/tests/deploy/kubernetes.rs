@@ -97,7 +97,7 @@ fn every_pod_has_a_network_policy_and_etcd_serves_only_nodes_and_peers() {
 
 /// Otherwise, each `kubectl apply` would reset the number of nodes that the autoscaler has chosen.
 #[test]
-fn autoscaling_components_scale_the_nodes_and_remove_their_replicas() {
+fn autoscaling_components_scale_the_nodes_and_omit_the_replica_count() {
     let sets = of_kind("StatefulSet");
     let nodes = sets.iter().find(|set| app(&set["metadata"]["labels"]) == "weir").unwrap();
     assert!(nodes["spec"]["replicas"].is_number(), "there is something to remove");

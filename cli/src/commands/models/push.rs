@@ -96,7 +96,7 @@ fn described(pushed: &ModelPushed) -> String {
     let shadow = shadow.map(|shadow| {
         let percent = shadow.percent;
         format!(
-            "a shadow with copies of {percent} % of the inferences: weir models show {name}, or weir models rollback {name}\n"
+            "a shadow with copies of {percent} % of the inferences: weir models show {name} compares, weir models rollback {name} ends it\n"
         )
     });
     let preview = is_preview

@@ -12,8 +12,8 @@ use anyhow::Result;
 /// number. Versions of the node do not change, and nothing is removed. A model with an error does
 /// not prevent the other models from being pushed, and the exit status is then 1.
 ///
-/// s3://BUCKET/PREFIX instead of a folder is a prefix of a bucket. The environment has the endpoint and
-/// the credentials (AWS_ENDPOINT, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and others).
+/// FOLDER may also be s3://BUCKET/PREFIX, a prefix of a bucket. Set the endpoint and the credentials
+/// in the environment (AWS_ENDPOINT, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and others).
 ///
 /// `weir up --model-repository FOLDER` runs a node that serves such a folder.
 #[derive(Debug, clap::Args)]

@@ -401,8 +401,8 @@ impl Models {
         Ok(Some(ModelHead { active, newest: version, previous, canary, shadow, aliases }))
     }
 
-    /// Checks whether a version may be deleted: runs must keep an active version, a canary and a shadow
-    /// the version beside them, and an alias its version.
+    /// Checks whether a version may be deleted. The last active version, a canary, a shadow, the active
+    /// version beside them, and a version with an alias may not.
     pub(super) fn may_delete(
         &self,
         tenant: &TenantId,

@@ -103,7 +103,7 @@ pub enum ModelsError {
     #[error("model {0} has {VERSIONS_MAX} versions; delete old ones first")]
     TooManyVersions(Name),
     /// The name has a version with the last number.
-    #[error("model {0} has version {max}, the last number; push a free lower number", max = u32::MAX)]
+    #[error("model {0} has version {max}, the last number; push with a lower number that is free: weir models push {0} FILE --version N", max = u32::MAX)]
     NoNextVersion(Name),
     /// A concurrent change of the same model was first.
     #[error("another request changed model {0} at the same time; try again")]

@@ -35,8 +35,9 @@ impl<K: DeploymentKind> Registry<K> {
         .await
     }
 
-    /// Makes `version` active; `None`: ends the canary, or else the shadow, or else makes the version
-    /// active that was so before. A canary ends in any case, and a shadow unless only a canary ends.
+    /// Makes `version` active; `None`: ends the canary; without a canary, ends the shadow; without
+    /// either, activates the previous version. If `None` ends a canary, the shadow continues; otherwise,
+    /// both end.
     pub async fn roll_back(
         self: &Arc<Self>,
         tenant: &TenantId,

@@ -40,7 +40,7 @@ pub enum RemoteError {
     #[error("cannot read {0}")]
     Store(String, #[source] object_store::Error),
     /// The folder has too many files.
-    #[error("{0} has more than {1} objects")]
+    #[error("{0} has more than {1} objects; use a longer prefix")]
     TooMany(String, usize),
     /// The file was written or removed after it was listed.
     #[error("{0} has changed since it was listed")]

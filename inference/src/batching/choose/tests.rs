@@ -52,6 +52,20 @@ fn nearest_deadlines_join_first() {
 }
 
 #[test]
+fn runs_on_a_shared_device_are_short_unless_batching_costs_little_time() {
+    for (fixed, each, runs) in [(1_000, 1_000, 4), (10_000, 100, 16), (10_000, 1_000, 4)] {
+        let candidates = vec![one(f64::INFINITY); 16];
+        let situation = Situation { run_ns_max: 5_000.0, ..situation(&candidates) };
+        let rules = rules(32, &[], 0);
+        let BatchChoice::Run(members) = choose(&situation, &curve(fixed, each, 32), &rules, 32, |_| None)
+        else {
+            panic!("it waits")
+        };
+        assert_eq!(members.len(), runs, "{fixed} + {each} per request");
+    }
+}
+
+#[test]
 fn negligible_saving_does_not_form_a_batch() {
     for (fixed, runs) in [(30, 1), (200, 7)] {
         let candidates = vec![one(f64::INFINITY); 16];

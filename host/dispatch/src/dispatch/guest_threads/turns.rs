@@ -34,8 +34,8 @@ struct TurnsState {
     excess: HashMap<TenantId, Excess>,
 }
 
-/// CPU time that a tenant's share has not made up for yet, at a point in time. It falls at the rate
-/// of the share.
+/// Leaky bucket of a tenant: the CPU time that it has used at normal priority, draining at the rate
+/// of its share.
 #[derive(Debug, Clone, Copy)]
 struct Excess {
     cpu_time: Duration,
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn tenant_that_exceeds_its_share_waits_until_it_has_made_up_for_it() {
+    fn tenant_over_its_share_has_lower_priority_until_the_excess_has_drained() {
         let turns = Turns::new(2);
         let (busy, other) = (tenant("busy"), tenant("other"));
         let start = Instant::now();
