@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn tenant_over_its_share_has_lower_priority_until_the_excess_has_drained() {
         let turns = Turns::new(2);
-        let (busy, other) = (tenant("busy"), tenant("other"));
+        let [busy, other] = ["busy", "other"].map(tenant);
         let start = Instant::now();
         turns.uses(&busy, 150 * MS, start);
         turns.uses(&other, 50 * MS, start);
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn only_tenant_has_all_the_time() {
         let turns = Turns::new(1);
-        let (busy, other) = (tenant("busy"), tenant("other"));
+        let [busy, other] = ["busy", "other"].map(tenant);
         let start = Instant::now();
         turns.uses(&busy, 10_000 * MS, start);
         assert!(turns.take(&busy, start));
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn turns_that_begin_together_do_not_exceed_the_share() {
         let turns = Turns::new(1);
-        let (busy, other) = (tenant("busy"), tenant("other"));
+        let [busy, other] = ["busy", "other"].map(tenant);
         let start = Instant::now();
         assert!(turns.take(&other, start));
         let begun = (0..1_000).filter(|_| turns.take(&busy, start)).count();
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn turns_count_the_time_until_they_end() {
         let turns = Arc::new(Turns::new(1));
-        let (busy, other) = (tenant("busy"), tenant("other"));
+        let [busy, other] = ["busy", "other"].map(tenant);
         drop(turns.clone().begin(&other, || Duration::ZERO));
         for _ in 0..200 {
             let turn = turns.clone().begin(&busy, || MS);
