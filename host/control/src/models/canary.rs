@@ -425,7 +425,7 @@ impl Models {
     /// The revision of the registry that has the version and its role.
     pub fn revision(&self, entry: &ModelEntry) -> Revision {
         let ModelId { tenant, name, .. } = entry.source.id();
-        let head = self.stored_head(&tenant, &name).revision;
+        let head = self.stored_head(tenant, name).revision;
         head.unwrap_or_default().max(Revision(entry.source.key.generation))
     }
 
