@@ -1,7 +1,7 @@
 //! Calls that may run twice are not lost by the failure of another node, or of etcd.
 //!
 //! The table of failure modes in `docs/concepts/cluster.md` promises it for one failure at a time. A
-//! failure counts until [`RECOVERY_US`] after its end. The functions of a run are `idempotent`, and
+//! failure counts until `RECOVERY_US` after its end. The functions of a run are `idempotent`, and
 //! inferences may always run twice. Calls of names that the node has not answered before are left
 //! out, because their first call needs etcd, and so are calls on a machine that is too busy to run
 //! the processes.
