@@ -45,9 +45,6 @@ pub(crate) fn run(repo: &Repo, args: &CheckArgs) -> Result<()> {
     let mut functions = repo.cargo("functions");
     functions.env_remove("CARGO_TARGET_DIR").args(clippy).args(["--", "-D", "warnings"]);
     process::run(&mut functions)?;
-    let mut documentation = repo.cargo(".");
-    documentation.args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
-    process::run(&mut documentation)?;
     bindings::check(repo)?;
     kernels::compare(repo, &[])?;
     let mut book = Command::new("mdbook");

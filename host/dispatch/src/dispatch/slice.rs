@@ -45,8 +45,11 @@ impl<Run: Future<Output = InvocationReport>> Future for Slice<'_, Run> {
         if let Poll::Ready(report) = self.run.as_mut().poll(cx) {
             return Poll::Ready(First::Ended(report));
         }
-        // A dropped sender is ignored: the guest's end has the reason.
-        if let Poll::Ready(Ok(response)) = Pin::new(&mut *self.answer).poll(cx) {
+        // A dropped sender is ignored: the guest's end has the reason. The receiver must not be polled
+        // again then.
+        if !self.answer.is_terminated()
+            && let Poll::Ready(Ok(response)) = Pin::new(&mut *self.answer).poll(cx)
+        {
             return Poll::Ready(First::Answered(response));
         }
         if self.usage.cpu_time() >= LENGTH { Poll::Ready(First::Spent) } else { Poll::Pending }
