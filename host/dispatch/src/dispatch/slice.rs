@@ -55,3 +55,24 @@ impl<Run: Future<Output = InvocationReport>> Future for Slice<'_, Run> {
         if self.usage.cpu_time() >= LENGTH { Poll::Ready(First::Spent) } else { Poll::Pending }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_sandbox::instance::ResponseSender;
+
+    /// Regression test: the receiver was polled again after the guest had dropped its sender, which
+    /// panics, and the connection closed without a response.
+    #[tokio::test]
+    async fn guest_that_ends_late_without_a_response_is_polled_to_its_end() {
+        let (sender, mut receiver) = ResponseSender::channel();
+        drop(sender);
+        let mut run: Pin<Box<_>> = Box::pin(std::future::pending::<InvocationReport>());
+        let usage = SandboxUsage::default();
+        let mut slice = Slice::new(&mut run, &mut receiver, &usage);
+        for _ in 0..2 {
+            let polled = futures::poll!(&mut slice);
+            assert!(polled.is_pending());
+        }
+    }
+}
