@@ -71,7 +71,7 @@ async fn alias_is_usable_and_changeable_at_every_node_as_soon_as_it_is_set() {
     assert_eq!(version_of(other, "m", "live").await, "1");
     assert_eq!(version_of(other, "w", "live").await, "1");
 
-    // Each node changes what the other one has set.
+    // The second node changes an alias that the first node has set, and the other way round.
     for item in ["functions/f", "models/m"] {
         let alias = format!("{item}/aliases/turns");
         set(one, &alias, 1).await.ok();

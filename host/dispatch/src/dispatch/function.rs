@@ -346,7 +346,9 @@ impl Dispatch {
                 let mut rest = self.guests.run(run, turn);
                 tokio::select! {
                     biased;
-                    Ok(response) = &mut receiver, if !receiver.is_terminated() => return outgoing.send(response, Some(rest)).await,
+                    Ok(response) = &mut receiver, if !receiver.is_terminated() => {
+                        return outgoing.send(response, Some(rest)).await;
+                    }
                     report = &mut rest => report.map_err(|panic| panicked(&panic)),
                 }
             }
