@@ -5,7 +5,7 @@ mod subject;
 mod watch;
 
 pub use watch::watch_canaries;
-pub(super) use watch::{CANARIES_PATH, counts_here};
+pub(super) use watch::{CANARIES_PATH, counts_here, lists_elsewhere};
 
 use super::Caller;
 use super::error::ApiError;

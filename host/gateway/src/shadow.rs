@@ -1,6 +1,7 @@
 //! Shadows: the routes that show them with their comparison, and the counts of the nodes.
 
 use super::Caller;
+use super::canary::lists_elsewhere;
 use super::error::ApiError;
 use super::permission::RouteAccess;
 use super::routes::Routes;
@@ -16,7 +17,7 @@ use weir_control::models::{ModelShadow, ModelsError};
 use weir_control::registry::{DeploymentKind, FunctionEntry, FunctionParts, RegistryError};
 use weir_inference::Content;
 use weir_types::api::{Shadow, ShadowReport};
-use weir_types::{ErrorCode, NodeId, TenantId};
+use weir_types::{ErrorCode, TenantId};
 
 /// The path of the counts for other nodes of the cluster.
 pub(crate) const SHADOWS_PATH: &str = "/cluster/v1/shadows";
@@ -70,7 +71,7 @@ async fn show_model(
 
 /// Adds the copies on the other nodes.
 async fn report(node: &NodeState, here: ShadowCounts) -> ShadowReport {
-    let (elsewhere, unreachable) = counts_elsewhere(node).await;
+    let (elsewhere, unreachable) = lists_elsewhere::<ShadowCounts>(node, SHADOWS_PATH).await;
     let ShadowCounts { of, tenant, name, shadow, active, mut copies } = here;
     let is_same = |counts: &&ShadowCounts| {
         (counts.of, counts.shadow, counts.active) == (of, shadow, active)
@@ -96,21 +97,6 @@ pub(crate) fn counts_here(node: &NodeState) -> Vec<ShadowCounts> {
     let functions = node.registry.shadows();
     let functions = functions.iter().filter_map(|(tenant, entry)| of_function(tenant, entry));
     functions.chain(node.models.shadows().into_iter().map(of_model)).collect()
-}
-
-/// The counts of the other nodes, and the nodes that did not answer.
-async fn counts_elsewhere(node: &NodeState) -> (Vec<ShadowCounts>, Vec<NodeId>) {
-    let Some(cluster) = &node.cluster else { return Default::default() };
-    let answers = cluster.ask_others::<Vec<ShadowCounts>>(|_| SHADOWS_PATH.to_owned()).await;
-    let mut all = Vec::new();
-    let mut unreachable = Vec::new();
-    for (node, answer) in answers {
-        match answer {
-            Some(counts) => all.extend(counts),
-            None => unreachable.push(node),
-        }
-    }
-    (all, unreachable)
 }
 
 fn of_function(tenant: &TenantId, entry: &FunctionEntry) -> Option<ShadowCounts> {

@@ -7,6 +7,7 @@
 use super::age;
 use super::subject::{CanaryFault, CanaryKey, CanarySubject};
 use crate::NodeState;
+use serde::de::DeserializeOwned;
 use std::collections::{HashMap, HashSet};
 use std::sync::Weak;
 use std::time::{Duration, Instant};
@@ -92,13 +93,21 @@ pub(crate) fn counts_here(node: &NodeState) -> Vec<TrialCounts> {
 
 /// The counts of the other nodes, and the nodes that did not answer.
 pub(super) async fn counts_elsewhere(node: &NodeState) -> (Vec<TrialCounts>, Vec<NodeId>) {
+    lists_elsewhere(node, CANARIES_PATH).await
+}
+
+/// The lists that the other nodes give at `path`, together, and the nodes that did not answer.
+pub(crate) async fn lists_elsewhere<T: DeserializeOwned>(
+    node: &NodeState,
+    path: &str,
+) -> (Vec<T>, Vec<NodeId>) {
     let Some(cluster) = &node.cluster else { return Default::default() };
-    let answers = cluster.ask_others::<Vec<TrialCounts>>(|_| CANARIES_PATH.to_owned()).await;
+    let answers = cluster.ask_others::<Vec<T>>(|_| path.to_owned()).await;
     let mut all = Vec::new();
     let mut unreachable = Vec::new();
     for (node, answer) in answers {
         match answer {
-            Some(counts) => all.extend(counts),
+            Some(list) => all.extend(list),
             None => unreachable.push(node),
         }
     }
