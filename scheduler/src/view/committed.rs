@@ -3,8 +3,8 @@
 //! Each invocation commits the device time that it is predicted to take, and the *occupancy* of a
 //! run slot: its device time divided by its wall time without waits. The occupancy of an inference
 //! is 1. A function that uses the device for 1 % of its life has an occupancy of 0.01: it holds a
-//! pin, not the device. A load in progress is time off the run slots, and is committed to the copy
-//! engine instead.
+//! pin, not the device. A load is committed to the copy engine instead. Invocations that wait for
+//! loads do not use the run slots yet, so invocations of loaded models do not wait for them.
 //!
 //! All sums are integers, so they return to exactly zero when everything has ended.
 
@@ -37,23 +37,31 @@ pub(super) struct Commitment {
     off_device_ns: u64,
     /// Time of its loads that have not completed.
     load_ns: u64,
+    /// Whether the invocation waits for loads, possibly those of other invocations.
+    is_loading: bool,
 }
 
 impl Commitment {
     pub(super) fn new(run_ns: u64, added_ns: u64, off_device_ns: u64, load_ns: u64) -> Self {
         let [run_ns, off_device_ns, load_ns] =
             [run_ns, off_device_ns, load_ns].map(|time_ns| time_ns.min(TIME_NS_MAX));
-        Self { run_ns, added_ns: added_ns.min(run_ns), off_device_ns, load_ns }
+        let added_ns = added_ns.min(run_ns);
+        Self { run_ns, added_ns, off_device_ns, load_ns, is_loading: load_ns > 0 }
+    }
+
+    /// The same work, which waits for loads.
+    pub(super) fn loading(self) -> Self {
+        Self { is_loading: true, ..self }
     }
 
     /// The same work after all loads have completed.
     pub(super) fn loaded(self) -> Self {
-        Self { load_ns: 0, ..self }
+        Self { load_ns: 0, is_loading: false, ..self }
     }
 
     /// The work of an invocation that does not use the device at present: it holds only its pins.
     pub(super) fn lapsed(self) -> Self {
-        Self { added_ns: 0, load_ns: 0, ..self }
+        Self { added_ns: 0, ..self.loaded() }
     }
 
     /// Device time that the invocation adds.
@@ -62,16 +70,65 @@ impl Commitment {
     }
 
     fn occupancy(&self) -> u128 {
-        let life_ns = u128::from(self.run_ns) + u128::from(self.off_device_ns) + u128::from(self.load_ns);
+        let life_ns = u128::from(self.run_ns) + u128::from(self.off_device_ns);
         (WHOLE * u128::from(self.added_ns)).checked_div(life_ns).unwrap_or(0)
     }
 }
 
-/// The sums over the invocations of a device.
+/// The work of the invocations of a device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct CommittedWork {
+    /// Loads that have not completed.
+    load_ns: u128,
+    /// Invocations that have all their models.
+    loaded: Committed,
+    /// All invocations, as if the loads had completed.
+    all: Committed,
+}
+
+impl CommittedWork {
+    pub(super) fn add(&mut self, work: &Commitment) {
+        self.load_ns += u128::from(work.load_ns);
+        self.all.add(work);
+        if !work.is_loading {
+            self.loaded.add(work);
+        }
+    }
+
+    /// Removes work that was added before.
+    pub(super) fn remove(&mut self, work: &Commitment) {
+        self.load_ns = self.load_ns.saturating_sub(u128::from(work.load_ns));
+        self.all.remove(work);
+        if !work.is_loading {
+            self.loaded.remove(work);
+        }
+    }
+
+    /// Loads committed to the copy engine.
+    pub(super) fn load_ns(&self) -> u64 {
+        u64::try_from(self.load_ns).unwrap_or(u64::MAX)
+    }
+
+    /// The work ahead of an invocation of loaded models.
+    pub(super) fn loaded(&self) -> &Committed {
+        &self.loaded
+    }
+
+    /// The work ahead of an invocation that waits for loads: that of all invocations.
+    pub(super) fn all(&self) -> &Committed {
+        &self.all
+    }
+
+    /// Whether invocations wait for loads.
+    pub(super) fn awaits_loads(&self) -> bool {
+        self.all != self.loaded
+    }
+}
+
+/// The sums over invocations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Committed {
     run_ns: u128,
-    load_ns: u128,
     occupancy: u128,
     /// Sum of the squares of occupancies.
     occupancy_squared: u128,
@@ -84,7 +141,6 @@ impl Committed {
         let added_ns = u128::from(work.added_ns);
         let occupancy = work.occupancy();
         self.run_ns += added_ns;
-        self.load_ns += u128::from(work.load_ns);
         self.occupancy += occupancy;
         self.occupancy_squared += occupancy * occupancy;
         self.weighted_ns += added_ns * occupancy;
@@ -95,7 +151,6 @@ impl Committed {
         let added_ns = u128::from(work.added_ns);
         let occupancy = work.occupancy();
         self.run_ns = self.run_ns.saturating_sub(added_ns);
-        self.load_ns = self.load_ns.saturating_sub(u128::from(work.load_ns));
         self.occupancy = self.occupancy.saturating_sub(occupancy);
         self.occupancy_squared = self.occupancy_squared.saturating_sub(occupancy * occupancy);
         self.weighted_ns = self.weighted_ns.saturating_sub(added_ns * occupancy);
@@ -104,11 +159,6 @@ impl Committed {
     /// Device time committed to run slots.
     pub(super) fn run_ns(&self) -> u64 {
         u64::try_from(self.run_ns).unwrap_or(u64::MAX)
-    }
-
-    /// Loads committed to the copy engine.
-    pub(super) fn load_ns(&self) -> u64 {
-        u64::try_from(self.load_ns).unwrap_or(u64::MAX)
     }
 
     /// Mean number of run slots that are asked for.
@@ -260,15 +310,22 @@ mod tests {
     }
 
     #[test]
-    fn device_stays_open_while_a_model_loads() {
-        let mut committed = Committed::default();
+    fn only_invocations_that_load_wait_for_loads() {
+        let mut committed = CommittedWork::default();
         let cold = Commitment::new(100 * MS, 100 * MS, 0, 3_000 * MS);
         committed.add(&cold);
-        assert!(committed.is_below(1, AHEAD_NS));
+        assert!(committed.loaded().is_below(1, AHEAD_NS) && !committed.all().is_below(1, AHEAD_NS));
         assert_eq!(committed.load_ns(), 3_000 * MS);
-        committed.remove(&cold);
-        committed.add(&cold.loaded());
-        assert!(!committed.is_below(1, AHEAD_NS));
+        // An invocation that waits for the same load adds none.
+        let joins = inference(100 * MS).loading();
+        committed.add(&joins);
+        assert_eq!(committed.load_ns(), 3_000 * MS);
+        assert_eq!([committed.loaded(), committed.all()].map(Committed::run_ns), [0, 200 * MS]);
+        for work in [cold, joins] {
+            committed.remove(&work);
+            committed.add(&work.loaded());
+        }
+        assert!(!committed.loaded().is_below(1, AHEAD_NS) && !committed.awaits_loads());
         assert_eq!(committed.load_ns(), 0);
     }
 
@@ -282,18 +339,19 @@ mod tests {
                 .into_iter()
                 .map(|(run, added, off, load, order)| (order, Commitment::new(run, added, off, load)))
                 .collect();
-            let mut committed = Committed::default();
+            let mut committed = CommittedWork::default();
             all.iter().for_each(|(_, work)| committed.add(work));
             all.sort_by_key(|(order, _)| *order);
             for (order, work) in &all {
-                prop_assert!(committed.slots_in_use() >= -SPREAD);
+                prop_assert!(committed.all().slots_in_use() >= -SPREAD);
+                prop_assert!(committed.loaded().run_ns() <= committed.all().run_ns());
                 committed.remove(work);
                 if order % 2 == 0 {
                     committed.add(&work.loaded());
                     committed.remove(&work.loaded());
                 }
             }
-            prop_assert_eq!(committed, Committed::default());
+            prop_assert_eq!(committed, CommittedWork::default());
         }
     }
 }

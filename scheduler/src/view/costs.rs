@@ -149,6 +149,15 @@ impl View {
         self.run_time_on_ns(device.kind(), device.spec().platform, request)
     }
 
+    /// Whether the run time on the device was measured, or told by the caller.
+    pub(in crate::view) fn knows_run_time(&self, device: &DeviceView, request: &PlacementRequest) -> bool {
+        let kind = device.kind();
+        let runs = &self.functions.get(request.function.0).run;
+        runs.count(kind.index()) > 0
+            || request.run_time_ns.is_some()
+            || request.told_ns.iter().any(|(told, _)| *told == kind)
+    }
+
     /// The expected time off the device, without waits: 0 until it was measured.
     #[must_use]
     pub fn off_device_ns(&self, device: &DeviceView, request: &PlacementRequest) -> u64 {

@@ -7,7 +7,7 @@ pub use held::{EvictionCandidate, Need};
 mod open;
 use open::Forming;
 
-use super::committed::{Commitment, Committed};
+use super::committed::{Commitment, CommittedWork};
 use super::memory::{BYTES_MAX, MemoryUse};
 use crate::policy::OpenableModel;
 use crate::{DeviceSpec, FunctionKey, KindKey, ModelKey};
@@ -33,7 +33,7 @@ pub struct DeviceView {
     /// Expected ends of the invocations with a grant here.
     ends: BTreeSet<(u64, InvocationId)>,
     /// The work of these invocations.
-    committed: Committed,
+    committed: CommittedWork,
     /// Device work that may be committed ahead of the runs, for each run slot.
     commit_ahead_ns: u64,
     /// When the loads that were placed here are expected to have completed.

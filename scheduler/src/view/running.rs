@@ -18,7 +18,7 @@ pub(super) struct StartedInvocation {
     models: SmallVec<[ModelKey; 1]>,
     /// The models of `models` that were not on the device.
     pub(super) missing: SmallVec<[ModelKey; 1]>,
-    /// The models of `missing` that have not been loaded yet.
+    /// The models of `models` that the device has not loaded yet.
     loading: SmallVec<[ModelKey; 1]>,
     /// Its predicted work on the device.
     predicted: Commitment,
@@ -47,6 +47,10 @@ pub(crate) struct InvocationEnd {
     /// Its use of the device, if it was measured.
     pub(crate) used: Option<DeviceUse>,
 }
+
+/// Least committed device time of an invocation whose run time is not known, as a multiple of the
+/// work that may be committed ahead.
+const UNKNOWN_RUN_MULTIPLE: u64 = 2;
 
 impl View {
     /// Number of invocations that were started and have not ended.
@@ -79,6 +83,8 @@ impl View {
         let there_at_ns = now_ns.saturating_add(why.estimate.ready_after_ns());
         let to_end_ns = why.estimate.run_time_ns.saturating_add(why.estimate.off_device_ns);
         let end_ns = there_at_ns.saturating_add(to_end_ns);
+        let loading = self.not_loaded(*device, request);
+        let work = if loading.is_empty() { work } else { work.loading() };
         let mut missing = SmallVec::<[ModelKey; 1]>::new();
         if let Some(device) = *device {
             let view = self.devices.get(device.index()).and_then(Option::as_ref);
@@ -110,7 +116,7 @@ impl View {
             node: *node,
             device: *device,
             models: request.models.iter().map(|demand| demand.model).collect(),
-            loading: missing.clone(),
+            loading,
             missing,
             predicted: work,
             work,
@@ -129,6 +135,13 @@ impl View {
         self.running.insert(request.invocation, running);
     }
 
+    /// The models of `request` that run on the device and are not loaded there.
+    fn not_loaded(&self, device: Option<DeviceKey>, request: &PlacementRequest) -> SmallVec<[ModelKey; 1]> {
+        let Some(device) = device.and_then(|device| self.device(device)) else { return SmallVec::new() };
+        let models = device.own(&request.models).map(|demand| demand.model);
+        models.filter(|model| !device.has_loaded(*model)).collect()
+    }
+
     /// The work that `request` commits to a device, with this estimate.
     fn work(&self, device: Option<DeviceKey>, request: &PlacementRequest, estimate: &Estimate) -> Commitment {
         let Some(device) = device.and_then(|device| self.device(device)) else {
@@ -140,6 +153,11 @@ impl View {
             let run = &self.functions.get(request.function.0).run;
             run.added_ns(device.kind().index(), items, request.batch)
         });
+        // Few invocations may be at a device before the first of them was measured.
+        let run_time_ns = match self.knows_run_time(device, request) {
+            true => run_time_ns,
+            false => run_time_ns.max(UNKNOWN_RUN_MULTIPLE * self.commitments.ahead_ns()),
+        };
         Commitment::new(run_time_ns, added_ns.unwrap_or(run_time_ns), off_device_ns, load_time_ns)
     }
 
@@ -201,8 +219,7 @@ impl View {
     /// Records that a model was loaded that invocations on the device wait for. Returns whether
     /// that changes the device's committed work.
     pub(super) fn load_ended(&mut self, key: DeviceKey, model: ModelKey) -> bool {
-        let is_waited_for = |device: &&DeviceView| device.counts_work() && device.committed_load_ns() > 0;
-        let Some(device) = self.device(key).filter(is_waited_for) else { return false };
+        let Some(device) = self.device(key).filter(|device| device.awaits_loads()) else { return false };
         let mut news = SmallVec::<[(Commitment, Commitment); 4]>::new();
         for invocation in device.runs().collect::<SmallVec<[InvocationId; 8]>>() {
             let Some(running) = self.running.get_mut(&invocation) else { continue };

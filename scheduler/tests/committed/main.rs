@@ -71,6 +71,33 @@ fn short_runs_are_committed_ahead() {
     assert_eq!(cluster.finish(0, alone(4 * MS)).len(), 1);
 }
 
+/// Invocations that wait for a load do not use the device: a loaded model runs meanwhile. Only as
+/// many wait for the load as the device can run soon after it.
+#[test]
+fn loaded_models_run_while_another_model_loads() {
+    let mut cluster = Fixture::new(PolicyKind::FinishFirst, 1, 2);
+    let costs = (4 * MS, Some(0));
+    assert_eq!(cluster.arrive(0, costs).len(), 1);
+    cluster.loaded(0, 0);
+    cluster.finish(0, alone(4 * MS));
+
+    let cold = |id| {
+        let mut arrival = arrival(id, 10 * MS, Some(20 * MS));
+        arrival.function.name = Name::new("cold").unwrap();
+        arrival.models[0].model.name = Name::new("cold").unwrap();
+        Event::Arrived(arrival)
+    };
+    let starts: Vec<_> = (100..120).flat_map(|id| cluster.tell(cold(id))).collect();
+    assert!((2..8).contains(&starts.len()), "{starts:?}");
+    // The load takes far longer than estimated.
+    for id in 1..100 {
+        cluster.now_ns += 5 * MS;
+        assert!(cluster.arrive(id, costs).contains(&(id, 0, 0)), "invocation {id} waits for another's load");
+        cluster.started(id);
+        cluster.finish(id, alone(4 * MS));
+    }
+}
+
 /// Each start reaches its device after a millisecond. If that is a notable part of a run, another
 /// invocation is committed meanwhile; a long run has no successor at the device.
 #[test]

@@ -149,6 +149,11 @@ impl DeviceView {
         granted.map(|(model, held)| (*model, held.size(), held.required))
     }
 
+    /// Whether a model is in memory and was not given up.
+    pub(in crate::view) fn has_loaded(&self, model: ModelKey) -> bool {
+        self.models.get(&model).is_some_and(|held| held.resident && !held.is_evictable_now())
+    }
+
     /// The size of a model for which [`holds`](Self::holds) is true, and the time at which its load
     /// ends: 0 if the model is resident.
     pub(crate) fn place_of(&self, model: ModelKey) -> Option<(ModelSize, u64)> {

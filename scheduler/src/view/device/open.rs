@@ -26,11 +26,13 @@ impl DeviceView {
 
     /// Whether `request` may be granted models here, apart from memory. A load is committed only
     /// while the loads ahead of it take less than
-    /// [`commit_ahead_ms`](crate::Settings::commit_ahead_ms).
+    /// [`commit_ahead_ms`](crate::Settings::commit_ahead_ms), and an invocation that waits for loads
+    /// only while there is room among all work. Invocations of loaded models do not wait for them.
     #[must_use]
     pub fn is_open_to(&self, request: &PlacementRequest) -> bool {
         self.is_open()
-            && (self.has_room_for_work() && (!self.is_loading() || self.holds_all(&request.models))
+            && (self.has_room_for_work()
+                && (self.has_loaded_all(&request.models) || self.may_wait_for_loads(request))
                 || self.batch_joined_by(request).is_some())
     }
 
@@ -38,13 +40,18 @@ impl DeviceView {
     /// loads.
     #[must_use]
     pub fn committed_ns(&self) -> u64 {
-        self.committed.run_ns()
+        self.committed.all().run_ns()
     }
 
     /// Predicted time of the loads that were placed here and have not completed.
     #[must_use]
     pub fn committed_load_ns(&self) -> u64 {
         self.committed.load_ns()
+    }
+
+    /// Whether invocations here wait for loads.
+    pub(in crate::view) fn awaits_loads(&self) -> bool {
+        self.counts_work() && self.committed.awaits_loads()
     }
 
     /// When one more invocation may be granted models here; 0 if now.
@@ -54,7 +61,7 @@ impl DeviceView {
             true => 0,
             false if self.is_down => u64::MAX,
             false if self.counts_work() => {
-                let queued_ns = self.committed.queued_ns(self.slots());
+                let queued_ns = self.committed.loaded().queued_ns(self.slots());
                 let first_end_ns = self.first_end_ns().unwrap_or(u64::MAX);
                 first_end_ns.saturating_add(queued_ns.saturating_sub(self.commit_ahead_ns))
             }
@@ -62,13 +69,13 @@ impl DeviceView {
         }
     }
 
-    /// Expected time that an invocation placed now waits for a run slot.
+    /// Expected time that an invocation of loaded models placed now waits for a run slot.
     #[must_use]
     pub fn wait_ns(&self, now_ns: u64) -> u64 {
         let slots = self.slots();
         let first_end_after_ns = || self.first_end_ns().unwrap_or(0).saturating_sub(now_ns);
         if self.counts_work() {
-            return self.committed.wait_ns(slots, first_end_after_ns());
+            return self.committed.loaded().wait_ns(slots, first_end_after_ns());
         }
         let ahead = (self.running() + 1).saturating_sub(slots);
         if ahead == 0 {
@@ -89,7 +96,10 @@ impl DeviceView {
         if !self.counts_work() {
             return wait_ns;
         }
-        let is_copying = self.committed.load_ns() > 0;
+        let is_copying = self.committed_load_ns() > 0;
+        if load_time_ns > 0 || !self.has_loaded_all(demands) {
+            wait_ns = wait_ns.max(self.wait_behind_all_ns(now_ns));
+        }
         if is_copying {
             let ready_at_ns =
                 |demand: &OpenableModel| self.place_of(demand.model).map_or(0, |(_, at_ns)| at_ns);
@@ -150,13 +160,33 @@ impl DeviceView {
         }
     }
 
+    /// Expected wait for a run slot behind all work, also that which waits for loads.
+    fn wait_behind_all_ns(&self, now_ns: u64) -> u64 {
+        let first_end_after_ns = self.first_end_ns().unwrap_or(0).saturating_sub(now_ns);
+        self.committed.all().wait_ns(self.slots(), first_end_after_ns)
+    }
+
+    /// Whether there is room for work of loaded models.
     fn has_room_for_work(&self) -> bool {
-        !self.counts_work() || self.committed.is_below(self.slots(), self.commit_ahead_ns)
+        !self.counts_work() || self.committed.loaded().is_below(self.slots(), self.commit_ahead_ns)
+    }
+
+    /// Whether `request`, whose models are not all loaded, may wait here for their loads.
+    fn may_wait_for_loads(&self, request: &PlacementRequest) -> bool {
+        if !self.counts_work() {
+            return true;
+        }
+        self.committed.all().is_below(self.slots(), self.commit_ahead_ns)
+            && (!self.is_loading() || self.holds_all(&request.models))
     }
 
     /// Whether the copy engine accepts no further load.
     fn is_loading(&self) -> bool {
-        self.counts_work() && self.committed.load_ns() > 0 && self.committed.load_ns() >= self.commit_ahead_ns
+        self.committed_load_ns() > 0 && self.committed_load_ns() >= self.commit_ahead_ns
+    }
+
+    fn has_loaded_all(&self, demands: &[OpenableModel]) -> bool {
+        self.own(demands).all(|demand| self.has_loaded(demand.model))
     }
 
     fn holds_all(&self, demands: &[OpenableModel]) -> bool {
