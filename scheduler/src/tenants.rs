@@ -4,18 +4,21 @@
 //! fairness hold under all policies. Limits cap a tenant's concurrent invocations, its share of
 //! device time (a token bucket), and the memory of its models. Fairness is start-time fair
 //! queueing: each tenant has a virtual clock that advances with its device time divided by its
-//! weight. A tenant whose clock is more than [`LAG_ROUNDS`] rounds ahead of the last tenant that
+//! weight. The clock of a tenant that begins to wait is at least that of the tenant with the least
+//! device time. A tenant whose clock is more than [`LAG_ROUNDS`] rounds ahead of the last tenant that
 //! waits and could start must let that tenant start first. (The default policy also lets invocations
 //! of tenants with lower clocks start first if they need no load.) Fairness never leaves a device idle: if
 //! the tenants whose turn it is cannot use the device, the others may.
 
 mod charges;
+mod progress;
 
 use crate::estimate::round_ns;
 use crate::keys::KeyTable;
 use crate::policy::OpenableModel;
 use crate::{DeviceKey, DeviceView, ModelKey, ModelParts, TenantKey};
 use charges::Charges;
+use progress::Progress;
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet};
 use weir_types::{RunningMean, TenantId};
@@ -126,9 +129,7 @@ pub struct Tenants {
     limits_default: TenantLimits,
     /// Tenants with waiting invocations, by their clocks.
     waiting: BTreeSet<(u64, TenantKey)>,
-    /// The clock of the tenant that started last. A new tenant's clock starts here, without
-    /// savings.
-    clock_ns: u64,
+    progress: Progress,
     charges_ns: RunningMean,
     slots: u64,
     now_ns: u64,
@@ -153,8 +154,10 @@ struct Tenant {
     charges: Charges,
     /// The tenant's models in memory, with the number of devices that hold each.
     held: BTreeMap<ModelKey, u32>,
-    /// Device time divided by weight.
+    /// Device time divided by weight, with the expected time of the running invocations.
     clock_ns: u64,
+    /// Device time of the invocations that have ended, divided by weight.
+    used_ns: u64,
     /// Device time that the tenant may still use, as of `settled_at_ns`.
     tokens_ns: f64,
     settled_at_ns: u64,
@@ -162,13 +165,13 @@ struct Tenant {
 
 impl Tenants {
     pub(crate) fn new(limits: BTreeMap<TenantId, TenantLimits>, limits_default: TenantLimits) -> Self {
-        let (waiting, charges_ns) = Default::default();
+        let (waiting, progress, charges_ns) = Default::default();
         Self {
             table: KeyTable::new(TENANTS_MAX),
             limits,
             limits_default,
             waiting,
-            clock_ns: 0,
+            progress,
             charges_ns,
             slots: 0,
             now_ns: 0,
@@ -310,12 +313,9 @@ impl Tenants {
     }
 
     pub(crate) fn begin_waiting(&mut self, tenant: TenantKey) {
-        let clock_ns = self.clock_ns;
+        self.activate(tenant);
         let state = self.table.get_mut(tenant.0);
         if state.waiting == 0 {
-            if state.running == 0 {
-                state.clock_ns = state.clock_ns.max(clock_ns);
-            }
             self.waiting.insert((state.clock_ns, tenant));
         }
         state.waiting += 1;
@@ -327,12 +327,13 @@ impl Tenants {
         if state.waiting == 0 {
             self.waiting.remove(&(state.clock_ns, tenant));
         }
+        self.deactivate_if_idle(tenant);
     }
 
     /// Starts an invocation that is expected to take `device_time_ns`.
     pub(crate) fn start(&mut self, tenant: TenantKey, device_time_ns: u64) {
         self.charges_ns.add(device_time_ns);
-        self.clock_ns = self.clock_ns.max(self.table.get(tenant.0).clock_ns);
+        self.activate(tenant);
         self.table.get_mut(tenant.0).running += 1;
         self.charge(tenant, device_time_ns as f64);
     }
@@ -342,6 +343,27 @@ impl Tenants {
         self.charge(tenant, taken_ns as f64 - expected_ns as f64);
         let state = self.table.get_mut(tenant.0);
         state.running = state.running.saturating_sub(1);
+        let before_ns = state.used_ns;
+        state.used_ns = before_ns.saturating_add(taken_ns / u64::from(state.limits.weight.max(1)));
+        self.progress.advance(tenant, before_ns, state.used_ns);
+        self.deactivate_if_idle(tenant);
+    }
+
+    /// Makes a tenant active that neither waits nor runs. Its clock starts without savings.
+    fn activate(&mut self, tenant: TenantKey) {
+        let state = self.table.get_mut(tenant.0);
+        if state.waiting == 0 && state.running == 0 {
+            state.used_ns = state.used_ns.max(self.progress.least_ns());
+            state.clock_ns = state.used_ns;
+            self.progress.enter(tenant, state.used_ns);
+        }
+    }
+
+    fn deactivate_if_idle(&mut self, tenant: TenantKey) {
+        let state = self.table.get(tenant.0);
+        if state.waiting == 0 && state.running == 0 {
+            self.progress.leave(tenant, state.used_ns);
+        }
     }
 
     /// Charges a model that a device holds to its tenant.
