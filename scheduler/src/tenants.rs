@@ -454,3 +454,41 @@ impl Tenants {
         state.clock_ns <= behind_ns.saturating_add(round_ns(lag_ns))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// A tenant starts two invocations whose loads are estimated far too high.
+    #[test]
+    fn estimates_of_one_tenant_do_not_delay_another() {
+        let mut tenants = Tenants::new(BTreeMap::new(), TenantLimits::default());
+        let [one, other] = ["one", "other"].map(|name| tenants.retain(&TenantId::new(name).unwrap()));
+        for _ in 0..2 {
+            tenants.begin_waiting(one);
+            tenants.end_waiting(one);
+            tenants.start(one, 450 * MS);
+        }
+        tenants.begin_waiting(other);
+        (0..2).for_each(|_| tenants.finish(one, 450 * MS, 60 * MS));
+        tenants.begin_waiting(one);
+        assert!(tenants.is_behind(other, one));
+        assert!(tenants.is_ahead(one));
+    }
+
+    /// A tenant that was idle has no claim to the time that others used meanwhile.
+    #[test]
+    fn idle_tenants_save_nothing() {
+        let mut tenants = Tenants::new(BTreeMap::new(), TenantLimits::default());
+        let [one, other] = ["one", "other"].map(|name| tenants.retain(&TenantId::new(name).unwrap()));
+        for _ in 0..10 {
+            tenants.start(one, 100 * MS);
+            tenants.finish(one, 100 * MS, 100 * MS);
+        }
+        tenants.begin_waiting(other);
+        tenants.begin_waiting(one);
+        assert!(!tenants.is_behind(other, one) && !tenants.is_behind(one, other));
+    }
+}
