@@ -48,8 +48,8 @@ pub(crate) struct InvocationEnd {
     pub(crate) used: Option<DeviceUse>,
 }
 
-/// Least committed device time of an invocation whose run time is not known, as a multiple of the
-/// work that may be committed ahead.
+/// Least committed device time of an invocation that waits for a load and whose run time is not
+/// known, as a multiple of the work that may be committed ahead.
 const UNKNOWN_RUN_MULTIPLE: u64 = 2;
 
 impl View {
@@ -78,13 +78,12 @@ impl View {
             self.models.get_mut(demand.model).waits_no_more();
         }
         let Estimate { load_time_ns, .. } = why.estimate;
-        let work = self.work(*device, request, &why.estimate);
+        let loading = self.not_loaded(*device, request);
+        let work = self.work(*device, request, &why.estimate, !loading.is_empty());
         let charged_ns = load_time_ns.saturating_add(work.added_ns());
         let there_at_ns = now_ns.saturating_add(why.estimate.ready_after_ns());
         let to_end_ns = why.estimate.run_time_ns.saturating_add(why.estimate.off_device_ns);
         let end_ns = there_at_ns.saturating_add(to_end_ns);
-        let loading = self.not_loaded(*device, request);
-        let work = if loading.is_empty() { work } else { work.loading() };
         let mut missing = SmallVec::<[ModelKey; 1]>::new();
         if let Some(device) = *device {
             let view = self.devices.get(device.index()).and_then(Option::as_ref);
@@ -143,7 +142,13 @@ impl View {
     }
 
     /// The work that `request` commits to a device, with this estimate.
-    fn work(&self, device: Option<DeviceKey>, request: &PlacementRequest, estimate: &Estimate) -> Commitment {
+    fn work(
+        &self,
+        device: Option<DeviceKey>,
+        request: &PlacementRequest,
+        estimate: &Estimate,
+        is_loading: bool,
+    ) -> Commitment {
         let Some(device) = device.and_then(|device| self.device(device)) else {
             return Commitment::new(estimate.run_time_ns, estimate.run_time_ns, 0, 0);
         };
@@ -153,12 +158,15 @@ impl View {
             let run = &self.functions.get(request.function.0).run;
             run.added_ns(device.kind().index(), items, request.batch)
         });
-        // Few invocations may be at a device before the first of them was measured.
-        let run_time_ns = match self.knows_run_time(device, request) {
+        // Invocations that are placed during a load all run right after it. If their run time is not
+        // known, few are placed.
+        let run_time_ns = match !is_loading || self.knows_run_time(device, request) {
             true => run_time_ns,
             false => run_time_ns.max(UNKNOWN_RUN_MULTIPLE * self.commitments.ahead_ns()),
         };
-        Commitment::new(run_time_ns, added_ns.unwrap_or(run_time_ns), off_device_ns, load_time_ns)
+        let added_ns = added_ns.unwrap_or(run_time_ns);
+        let work = Commitment::new(run_time_ns, added_ns, off_device_ns, load_time_ns);
+        if is_loading { work.loading() } else { work }
     }
 
     /// Records that the device has started the first run of an invocation. Returns whether the
