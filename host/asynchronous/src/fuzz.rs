@@ -3,12 +3,13 @@
 
 #![allow(clippy::expect_used, reason = "a finding is a panic")]
 
+#[path = "../../../fuzz/round_trip.rs"]
+mod round_trip;
+
 use crate::message::{RequestHead, ResponseHead};
 use crate::record::{ClaimOwner, IndexEntry, IndexKey, InvocationRecord, KeyUse};
 use crate::record::{claim_key, entry_key, place};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use std::fmt::Debug;
+use round_trip::round_trip;
 use weir_datastore::Key;
 use weir_types::{AsyncId, TenantId};
 
@@ -38,14 +39,6 @@ pub fn invocation(bytes: &[u8]) {
         IndexKey::Claim(id) => claim_key(id),
     });
     assert!(written.is_none_or(|written| written.ok() == key));
-}
-
-/// A value is the same when it is written and read again.
-fn round_trip<T: DeserializeOwned + Serialize + PartialEq + Debug>(bytes: &[u8]) -> Option<T> {
-    let value = serde_json::from_slice::<T>(bytes).ok()?;
-    let text = serde_json::to_vec(&value).expect("it was JSON before");
-    assert_eq!(serde_json::from_slice::<T>(&text).expect("it is JSON"), value);
-    Some(value)
 }
 
 #[cfg(test)]

@@ -3,6 +3,9 @@
 
 #![allow(clippy::expect_used, reason = "a finding is a panic")]
 
+#[path = "../../../fuzz/round_trip.rs"]
+mod round_trip;
+
 use crate::AliasChange;
 use crate::keys::record::{self as keys, KeyRecord};
 use crate::models::ModelRoles;
@@ -16,10 +19,8 @@ use crate::registry::{
 use crate::secrets::record::{self as secrets, SecretRecord};
 use crate::workflows::{WorkflowRecord, Workflows};
 use bytes::Bytes;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use round_trip::round_trip;
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 use std::sync::{Arc, LazyLock};
 use tokio::runtime::{Builder, Runtime};
 use weir_datastore::{Datastore, Key, MemoryStore, Transaction};
@@ -69,13 +70,6 @@ fn records(line: &[u8]) {
             assert!(roles.previous.is_none_or(|previous| versions.contains_key(&previous)), "{roles:?}");
         }
     }
-}
-
-fn round_trip<T: DeserializeOwned + Serialize + PartialEq + Debug>(bytes: &[u8]) -> Option<T> {
-    let value = serde_json::from_slice::<T>(bytes).ok()?;
-    let text = serde_json::to_vec(&value).expect("it was JSON before");
-    assert_eq!(serde_json::from_slice::<T>(&text).expect("it is JSON"), value);
-    Some(value)
 }
 
 /// A key that names an owner is the key of this owner's record.

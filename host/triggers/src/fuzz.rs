@@ -3,6 +3,9 @@
 
 #![allow(clippy::expect_used, reason = "a finding is a panic")]
 
+#[path = "../../../fuzz/round_trip.rs"]
+mod round_trip;
+
 use crate::event::{self, Event};
 use crate::plan::{Occasion, Plan};
 use crate::record::{TriggerKey, TriggerRecord, TriggerState};
@@ -11,9 +14,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use jiff::tz::TimeZone;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use std::fmt::Debug;
+use round_trip::round_trip;
 use std::sync::LazyLock;
 use tokio::runtime::{Builder, Runtime};
 use weir_asynchronous::TriggersConfig;
@@ -124,14 +125,6 @@ fn request(bytes: &[u8]) -> (HeaderMap, Bytes) {
         }
     }
     (headers, Bytes::copy_from_slice(rest))
-}
-
-/// A value is the same when it is written and read again.
-fn round_trip<T: DeserializeOwned + Serialize + PartialEq + Debug>(bytes: &[u8]) -> Option<T> {
-    let value = serde_json::from_slice::<T>(bytes).ok()?;
-    let text = serde_json::to_vec(&value).expect("it was JSON before");
-    assert_eq!(serde_json::from_slice::<T>(&text).expect("it is JSON"), value);
-    Some(value)
 }
 
 #[cfg(test)]

@@ -3,12 +3,12 @@
 
 #![allow(clippy::expect_used, reason = "a finding is a panic")]
 
+#[path = "../../../fuzz/worker_messages.rs"]
+mod worker_messages;
+
 use crate::kernel_graphs::message::{KernelGraphReply, KernelGraphRequest};
 use crate::worker::message::{GpuWorkerReply, GpuWorkerRequest};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use std::fmt::Debug;
-use weir_worker::{receive, send};
+use worker_messages::messages;
 
 /// Reads or refuses messages in either direction, each with its length in front.
 pub fn gpu_worker(bytes: &[u8]) {
@@ -20,20 +20,6 @@ pub fn gpu_worker(bytes: &[u8]) {
     }
     messages::<KernelGraphRequest>(bytes);
     messages::<KernelGraphReply>(bytes);
-}
-
-/// The messages before the first bytes that are none. They are the same when they are sent and
-/// received again.
-fn messages<T: DeserializeOwned + Serialize + PartialEq + Debug>(mut bytes: &[u8]) -> Vec<T> {
-    let mut messages = Vec::new();
-    while let Ok(Some(message)) = receive::<T>(&mut bytes) {
-        let mut sent = Vec::new();
-        send(&mut sent, &message).expect("it was a message before");
-        let again = receive::<T>(&mut &sent[..]).expect("it is a message");
-        assert_eq!(again.as_ref(), Some(&message));
-        messages.push(message);
-    }
-    messages
 }
 
 #[cfg(test)]

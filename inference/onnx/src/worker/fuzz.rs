@@ -3,15 +3,16 @@
 
 #![allow(clippy::expect_used, reason = "a finding is a panic")]
 
+#[path = "../../../../fuzz/worker_messages.rs"]
+mod worker_messages;
+
 use super::message::{CpuWorkerReply, CpuWorkerRequest};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use std::fmt::Debug;
 use std::fs::File;
 use std::sync::LazyLock;
 use weir_device::Arena;
 use weir_types::ElementType;
-use weir_worker::{TensorLocation, read_tensor, receive, send, tensor_memory, write_memory};
+use weir_worker::{TensorLocation, read_tensor, tensor_memory, write_memory};
+use worker_messages::messages;
 
 /// Bytes of the shared memory of a connection.
 const MEMORY_BYTES: u64 = 64;
@@ -48,20 +49,6 @@ fn tensors(locations: &[TensorLocation]) {
             }
         }
     }
-}
-
-/// The messages before the first bytes that are none. They are the same when they are sent and
-/// received again.
-fn messages<T: DeserializeOwned + Serialize + PartialEq + Debug>(mut bytes: &[u8]) -> Vec<T> {
-    let mut messages = Vec::new();
-    while let Ok(Some(message)) = receive::<T>(&mut bytes) {
-        let mut sent = Vec::new();
-        send(&mut sent, &message).expect("it was a message before");
-        let again = receive::<T>(&mut &sent[..]).expect("it is a message");
-        assert_eq!(again.as_ref(), Some(&message));
-        messages.push(message);
-    }
-    messages
 }
 
 #[cfg(test)]
