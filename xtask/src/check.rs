@@ -16,8 +16,8 @@ use anyhow::{Result, bail};
 use source::RustFile;
 use std::process::Command;
 
-/// Run the other checks of CI: style counters, format, lints, generated files, licences and
-/// advisories
+/// Run the other checks of CI: style counters, format, lints, the documentation of the
+/// crates, generated files, licences and advisories
 #[derive(Debug, clap::Args)]
 pub(crate) struct CheckArgs {
     /// Run the checks of style only: links of the documentation, prose of comments, cycles between
@@ -45,6 +45,9 @@ pub(crate) fn run(repo: &Repo, args: &CheckArgs) -> Result<()> {
     let mut functions = repo.cargo("functions");
     functions.env_remove("CARGO_TARGET_DIR").args(clippy).args(["--", "-D", "warnings"]);
     process::run(&mut functions)?;
+    let mut doc = repo.cargo(".");
+    doc.args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
+    process::run(&mut doc)?;
     bindings::check(repo)?;
     kernels::compare(repo, &[])?;
     let mut book = Command::new("mdbook");

@@ -1,9 +1,9 @@
 //! Secrets of functions: values that tenants store encrypted, and that only functions read.
 //!
-//! The datastore has a record of each secret with its ciphertext ([`record`]). Master keys, which are
-//! never in the datastore, encrypt it ([`keyring`], [`envelope`]). Every node keeps all records in
+//! The datastore has a record of each secret with its ciphertext (`record`). Master keys, which are
+//! never in the datastore, encrypt it (`keyring`, `envelope`). Every node keeps all records in
 //! memory, encrypted, by following the datastore. A value is decrypted for each new instance of a
-//! function that gets it ([`grants`]); no other code path decrypts.
+//! function that gets it (`grants`); no other code path decrypts.
 
 mod envelope;
 mod follow;

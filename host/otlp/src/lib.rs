@@ -1,7 +1,7 @@
 //! Export of a node's traces and metrics over OTLP, the protocol of OpenTelemetry.
 //!
 //! Ended spans are encoded by the threads that end them and wait in a bounded queue
-//! ([`SpanQueue`](queue::SpanQueue)). A background task sends them in batches, and another task sends
+//! (`SpanQueue`). A background task sends them in batches, and another task sends
 //! all metrics at an interval. Neither delays a request: spans that do not fit into the queue are
 //! dropped and counted.
 

@@ -37,7 +37,7 @@ pub struct NodeTlsConfig {
     pub key: Option<PathBuf>,
     /// PEM file of the authority's revocation list. Nodes in it are refused.
     pub crl: Option<PathBuf>,
-    /// Address of the authority's server, as HOST[:PORT]. `weir up` renews `certificate` and `crl`
+    /// Address of the authority's server, as `HOST[:PORT]`. `weir up` renews `certificate` and `crl`
     /// there. None: the operator renews the files.
     pub authority: Option<String>,
     /// Interval at which the node asks the authority.

@@ -30,7 +30,7 @@ pub(crate) async fn locate(task: &LocateTask) -> Result<bool, String> {
     ran.map_err(|failure| failure.to_string()).flatten()
 }
 
-/// The child's side of [`locate`].
+/// The child's side of `locate`.
 #[must_use]
 pub fn main() -> ExitCode {
     let access = |task: &LocateTask| {
