@@ -246,7 +246,7 @@ impl From<PlacementRefusal> for Fault {
             ),
             PlacementRefusal::Rejected(Rejection::Deadline, _) => (
                 Code::DeadlineExceeded,
-                "the deadline passed before the call could start: the deadline is too short, no device had room, or the tenant had no turn",
+                "the deadline passed before the call could start: the deadline is too short, no device had room or joined the cluster, or the tenant had no turn",
             ),
             // The caller's objective gives a better message; see `Objective::refuse`.
             PlacementRefusal::Rejected(Rejection::Slo, _) => {
@@ -255,6 +255,10 @@ impl From<PlacementRefusal> for Fault {
             PlacementRefusal::Rejected(Rejection::NodeLost, _) => {
                 (Code::Unavailable, "the node was lost; try again")
             }
+            PlacementRefusal::Rejected(Rejection::NoDevice, _) => (
+                Code::NoDevice,
+                "the cluster has no device, and no node with devices joined it in time (scheduler.device_wait_ms): start a node with devices, or try again (`weir status` lists the nodes)",
+            ),
             PlacementRefusal::HasLeft => {
                 (Code::Unavailable, "the chosen node has left the cluster; try again")
             }
