@@ -116,7 +116,10 @@ impl Background {
         spawn(boxed(keep_profiles(Arc::downgrade(&state.models))));
         spawn(boxed(autosize(Arc::downgrade(&state.models))));
         let placements = state.dispatch.placements.clone();
-        if let Some(cluster) = &config.cluster {
+        // A node without devices runs no model.
+        if let Some(cluster) = &config.cluster
+            && !state.models.devices().is_empty()
+        {
             let models = Arc::downgrade(&state.models);
             spawn(boxed(prefetch_models(models, placements.clone(), cluster.prefetch)));
         }
