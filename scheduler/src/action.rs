@@ -100,7 +100,8 @@ pub enum Rejection {
     Slo,
     /// The invocation's node was lost while it ran.
     NodeLost,
-    /// No device came up within the time that an invocation waits for a first one.
+    /// No device came up within the time that an invocation waits for a first one, or before its
+    /// deadline.
     NoDevice,
 }
 

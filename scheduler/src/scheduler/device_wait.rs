@@ -1,7 +1,8 @@
 //! Invocations that wait for a first device: while the cluster has none, for a limited time.
 //!
 //! The time of an invocation begins when it arrives, or when the last device leaves. It ends when a
-//! device comes up that can run the invocation. Invocations with an SLO are judged then, because
+//! device comes up that can run the invocation, and shortly before the invocation's deadline, so that
+//! the rejection names the missing device. Invocations with an SLO are judged then, because
 //! admission estimates their time on devices.
 
 use super::Scheduler;
@@ -14,6 +15,10 @@ use weir_types::InvocationId;
 /// Device time that a waiting invocation counts for, while no device is known and nothing was learned
 /// about it. An autoscaler adds nodes by the sum.
 const ASSUMED_RUN_TIME_NS: u64 = 100_000_000;
+
+/// Time before the deadline of an invocation at which it waits for a device no longer: enough for the
+/// rejection to reach the node that received the invocation. At most a quarter of the invocation's time.
+const BEFORE_DEADLINE_NS: u64 = 100_000_000;
 
 /// The invocations that wait for a first device. All of them are in [`Scheduler::waiting`], which
 /// limits their number.
@@ -29,6 +34,12 @@ pub(super) struct DeviceWait {
 impl DeviceWait {
     pub(super) fn new(time_max_ms: u32) -> Self {
         Self { time_max_ns: u64::from(time_max_ms) * 1_000_000, ends: BTreeMap::new(), unjudged: Vec::new() }
+    }
+
+    /// The end of a wait that begins now.
+    fn end_ns(&self, now_ns: u64, deadline_at_ns: u64) -> u64 {
+        let before_ns = (deadline_at_ns.saturating_sub(now_ns) / 4).min(BEFORE_DEADLINE_NS);
+        now_ns.saturating_add(self.time_max_ns).min(deadline_at_ns.saturating_sub(before_ns))
     }
 
     pub(super) fn first_end_ns(&self) -> Option<u64> {
@@ -73,10 +84,10 @@ impl Scheduler {
             let unjudged = self.device_wait.unjudged.iter().map(|(request, _)| request);
             let unjudged = unjudged.map(|request| (request.invocation, self.device_wait_end_ns(request)));
             let unjudged: HashMap<_, _> = unjudged.collect();
-            let latest_ns = self.now_ns.saturating_add(self.device_wait.time_max_ns);
             for (invocation, waits) in &mut self.waiting {
                 if waits.device_by_ns.is_none() {
-                    let end_ns = unjudged.get(invocation).copied().unwrap_or(latest_ns);
+                    let end_ns = self.device_wait.end_ns(self.now_ns, waits.deadline_at_ns);
+                    let end_ns = unjudged.get(invocation).copied().unwrap_or(end_ns);
                     waits.device_by_ns = Some(end_ns);
                     // A device could run it when it arrived.
                     self.device_wait.ends.insert((end_ns, *invocation), SmallVec::new());
@@ -135,7 +146,7 @@ impl Scheduler {
     }
 
     fn device_wait_end_ns(&self, request: &PlacementRequest) -> u64 {
-        self.now_ns.saturating_add(self.device_wait.time_max_ns).min(self.last_start_ns(request))
+        self.device_wait.end_ns(self.now_ns, request.deadline_at_ns).min(self.last_start_ns(request))
     }
 
     /// The latest start with which a request can meet its SLO; `u64::MAX` if admission does not judge

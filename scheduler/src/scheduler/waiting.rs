@@ -14,7 +14,7 @@ const RUN_TIME_NS_MAX: u64 = 1 << 50;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Waits {
     pub(super) arrived_at_ns: u64,
-    deadline_at_ns: u64,
+    pub(super) deadline_at_ns: u64,
     /// Memory of its models together.
     pub(super) bytes: u64,
     /// Predicted device time.
