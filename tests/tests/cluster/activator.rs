@@ -45,6 +45,15 @@ async fn waiting_calls(node: &TestClient, calls: f64) {
     .await;
 }
 
+/// Waits until an attempt of an asynchronous invocation was rejected for lack of a device.
+async fn attempt_without_device(node: &TestClient, id: AsyncId) {
+    eventually("an attempt without a device", async || {
+        let error = node.invocation(id).await.error?;
+        (error.code == ErrorCode::NoDevice).then_some(())
+    })
+    .await;
+}
+
 /// Calls that arrive one after the other, of functions and models, synchronous and asynchronous.
 struct Trickle {
     stop: Arc<AtomicBool>,
@@ -204,11 +213,7 @@ async fn call_fails_once_it_has_waited_too_long_for_a_device() {
         assert!(refusal.text.contains("scheduler.device_wait_ms"), "{}", refusal.text);
     }
     let started = activator.post_later("/fn/echo", "body").await;
-    eventually("an attempt without a device", async || {
-        let seen = activator.invocation(started.id).await;
-        seen.error.is_some_and(|error| error.code == ErrorCode::NoDevice).then_some(())
-    })
-    .await;
+    attempt_without_device(activator, started.id).await;
     let _worker = start_worker(&cluster).await;
     let ended = activator.ended(started.id).await;
     assert_eq!((ended.status, ended.attempts), (InvocationStatus::Done, 1), "no attempt had begun before");
@@ -221,10 +226,16 @@ async fn deadline_ends_the_wait_for_a_device() {
     }
     let cluster = start(activator()).await;
     let activator = &cluster.nodes[0];
-    activator.deploy_with("brief", "limits.deadline_ms=200", function("echo-http")).await;
+    activator.deploy_with("brief", "limits.deadline_ms=2000", function("echo-http")).await;
     let refusal = activator.post("/fn/brief", "body").await.refusal();
-    assert_eq!((refusal.status, refusal.code), (504, ErrorCode::DeadlineExceeded));
+    assert_eq!((refusal.status, refusal.code), (503, ErrorCode::NoDevice), "{}", refusal.text);
     assert_eq!(activator.metric("weir_scheduler_waiting_calls", "").await, 0.0);
+    // The deadline is that of each attempt: an asynchronous invocation waits for longer.
+    let later = activator.post_later("/fn/brief", "body").await;
+    attempt_without_device(activator, later.id).await;
+    let _worker = start_worker(&cluster).await;
+    let ended = activator.ended(later.id).await;
+    assert_eq!(ended.status, InvocationStatus::Done, "{ended:?}");
 }
 
 #[tokio::test]
@@ -258,6 +269,48 @@ async fn waiting_calls_of_a_tenant_are_limited() {
     for call in waiting.into_iter().chain([others]) {
         assert_eq!(call.await.unwrap().status, 200);
     }
+}
+
+#[tokio::test]
+async fn stopping_activator_waits_for_a_device_and_then_refuses_its_waiting_calls() {
+    if !Etcd::is_installed() {
+        return;
+    }
+    let cluster = start(activator()).await;
+    for (drain_timeout_ms, has_worker) in [(20_000, true), (700, false)] {
+        let gate = cluster.node().set("gateway.drain_timeout_ms", drain_timeout_ms).start().await;
+        eventually("the news of a deploy", async || gate.function("echo").await.ok()).await;
+        let client = gate.client().clone();
+        let call = tokio::spawn(async move { client.post("/fn/echo", "body").await });
+        waiting_calls(cluster.nodes[0].client(), 1.0).await;
+        if has_worker {
+            let (worker, _) = tokio::join!(start_worker(&cluster), gate.stop());
+            assert_eq!(call.await.unwrap().status, 200);
+            worker.stop().await;
+        } else {
+            gate.stop().await;
+            let refusal = call.await.unwrap().refusal();
+            assert_eq!((refusal.status, refusal.code), (503, ErrorCode::Unavailable), "{}", refusal.text);
+        }
+    }
+}
+
+#[tokio::test]
+async fn call_with_a_streamed_body_waits_for_a_device() {
+    if !Etcd::is_installed() {
+        return;
+    }
+    let cluster = start(activator()).await;
+    let activator = &cluster.nodes[0];
+    let held = activator.hold("/fn/echo");
+    waiting_calls(activator.client(), 1.0).await;
+    let _worker = start_worker(&cluster).await;
+    eventually("the start of the call", async || {
+        (activator.metric("weir_scheduler_waiting_calls", "").await == 0.0).then_some(())
+    })
+    .await;
+    let answer = held.let_go().await;
+    assert_eq!((answer.status, &*answer.text()), (200, "held"));
 }
 
 #[tokio::test]
