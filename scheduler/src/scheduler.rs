@@ -214,6 +214,8 @@ impl Scheduler {
         if let Some(newcomer) = newcomer {
             self.bound_queue(newcomer, actions);
         }
+        // A wait that this event began may have ended: its SLO cannot be met, or no wait is allowed.
+        self.end_device_waits(actions);
         if self.held.is_none() {
             let waiting_bytes = || self.waiting.values().map(|waits| waits.bytes).max().unwrap_or_default();
             self.required.place(self.now_ns, waiting_bytes, &mut self.view, actions);

@@ -202,6 +202,17 @@ fn objectives_are_judged_once_a_device_is_known() {
 }
 
 #[test]
+fn invocations_without_time_to_wait_are_rejected_at_once() {
+    let mut cluster = Fixture::new();
+    assert_eq!(cluster.advance(600), [""; 0]);
+    assert_eq!(cluster.arrive_with(1, Some(10), 100_000 * MS, due_at_ms(500)), ["1!Slo"]);
+    let settings = Settings { device_wait_ms: 0, ..Settings::default() };
+    cluster.scheduler = Scheduler::new(&settings);
+    assert_eq!(cluster.up(ACTIVATOR, &[]), [""; 0]);
+    assert_eq!(cluster.arrive(2, Some(10)), ["2!NoDevice"]);
+}
+
+#[test]
 fn cancelled_invocations_leave_no_trace() {
     let mut cluster = Fixture::new();
     assert_eq!(cluster.arrive(1, Some(10)), [""; 0]);
