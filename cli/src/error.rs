@@ -258,6 +258,9 @@ fn hint_for(code: ErrorCode) -> Option<&'static str> {
         E::QueueFull | E::AsyncQueueFull | E::Unavailable | E::NoCapacity => {
             "try again in a moment; `weir status` shows the node's load"
         }
+        E::NoDevice => {
+            "start a node with devices; `weir status` lists the nodes of the cluster and their devices"
+        }
         E::AnswersFull => "read the answers of earlier calls, or close their connections, and try again",
         E::SloUnattainable => {
             "try again in a moment, or deploy with a higher --slo-ms or --cost-slo; `weir status` shows the node's load"

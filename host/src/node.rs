@@ -51,6 +51,10 @@ const UNDER_WAY: Duration = Duration::from_millis(250);
 /// of readiness probes.
 const LAME_DUCK: Duration = Duration::from_secs(5);
 
+/// The time before the end of `gateway.drain_timeout_ms` at which a node without devices refuses the
+/// calls that still wait, so that their clients get an answer.
+const WAITING_REFUSED_BEFORE: Duration = Duration::from_millis(500);
+
 /// A running node. Dropping it without [`Node::shutdown`] cuts requests off.
 pub struct Node {
     config: NodeConfig,
@@ -172,13 +176,16 @@ impl Node {
         Self::start(config).await
     }
 
-    /// Becomes unready, takes calls for `gateway.lame_duck_ms` longer, waits for running ones (up to
-    /// `gateway.drain_timeout_ms`), and releases all resources.
+    /// Becomes unready, takes calls for `gateway.lame_duck_ms` longer, waits for waiting and running
+    /// ones (up to `gateway.drain_timeout_ms`), and releases all resources.
     pub async fn shutdown(mut self) {
         self.state.shutdown.draining.cancel();
         tokio::time::sleep(self.lame_duck()).await;
-        self.state.shutdown.stopping.cancel();
         let drained = Instant::now() + Duration::from_millis(self.state.config.gateway.drain_timeout_ms);
+        // While the node is in its cluster, its waiting calls can still get places.
+        let settled = drained.checked_sub(WAITING_REFUSED_BEFORE).unwrap_or(drained);
+        self.state.dispatch.placements.settle_waiting(settled).await;
+        self.state.shutdown.stopping.cancel();
         // First, so that no further calls are forwarded here. Calls in transit are refused as not
         // started and are placed again.
         if let Some(participation) = self.participation.take() {

@@ -81,6 +81,7 @@ impl fmt::Display for Rejection {
             Self::Deadline => "its deadline passed before it could start",
             Self::Slo => "it would have missed its service level objective",
             Self::NodeLost => "the node that ran it was lost",
+            Self::NoDevice => "no node with devices joined the cluster in time",
         })
     }
 }
@@ -99,6 +100,9 @@ pub enum Rejection {
     Slo,
     /// The invocation's node was lost while it ran.
     NodeLost,
+    /// No device came up within the time that an invocation waits for a first one, or before its
+    /// deadline.
+    NoDevice,
 }
 
 /// The expected cost of a placement.

@@ -75,8 +75,11 @@ pub struct Backlog {
     /// Predicted device time, in nanoseconds, of the invocations that have not ended on the devices,
     /// with their loads.
     pub committed_ns: u64,
-    /// Predicted device time, in nanoseconds, of the invocations that wait for a device.
+    /// Predicted device time, in nanoseconds, of the invocations that wait for a device. Above 0 as
+    /// soon as an invocation waits while there is no device.
     pub waiting_ns: u64,
+    /// Number of invocations that wait for a device, or for their tenant's turn.
+    pub waiting: u64,
 }
 
 /// Periodic report of a group's dispatcher.

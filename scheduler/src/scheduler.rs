@@ -1,6 +1,7 @@
 //! The state machine: events in, actions out.
 
 mod arriving;
+mod device_wait;
 mod events;
 mod pause;
 mod plain;
@@ -13,6 +14,7 @@ use crate::{
     Action, Alternative, Arrival, DeviceView, Event, Network, PlacementDecision, PlacementRequest, Policy,
     PolicyKind, PolicyOptions, Rejection, SloSettings, TenantLimits, View, Why,
 };
+use device_wait::DeviceWait;
 use plain::Plain;
 use required::RequiredCopies;
 use serde::{Deserialize, Serialize};
@@ -45,6 +47,15 @@ pub struct Settings {
     /// required.
     #[serde(default = "required_percent_max")]
     pub required_percent_max: u32,
+    /// Longest time, in milliseconds, that an invocation waits while no device is known; 0: such an
+    /// invocation is rejected at once.
+    #[serde(default = "device_wait_ms")]
+    pub device_wait_ms: u32,
+}
+
+/// Enough to start a machine, to fetch an image and to start a node.
+const fn device_wait_ms() -> u32 {
+    120_000
 }
 
 /// Half of the memory stays free for the models of other calls.
@@ -81,6 +92,7 @@ impl Default for Settings {
             network,
             commit_ahead_ms: commit_ahead_ms(),
             required_percent_max: required_percent_max(),
+            device_wait_ms: device_wait_ms(),
         }
     }
 }
@@ -123,6 +135,8 @@ pub struct Scheduler {
     held: Option<Vec<Arrival>>,
     /// Deadlines of waiting invocations, earliest first.
     deadlines: BTreeSet<(u64, InvocationId)>,
+    /// The waiting invocations for which no device is known.
+    device_wait: DeviceWait,
     /// The copies of models that devices keep in memory.
     required: RequiredCopies,
     /// The pending wake-up request.
@@ -159,6 +173,7 @@ impl Scheduler {
             waiting_ns: 0,
             held: None,
             deadlines,
+            device_wait: DeviceWait::new(settings.device_wait_ms),
             required: RequiredCopies::new(settings.required_percent_max),
             wake_at_ns,
             corrections,
@@ -174,7 +189,7 @@ impl Scheduler {
         self.now_ns = self.now_ns.max(now_ns);
         let freed = self.view.freed();
         self.view.begin(self.now_ns);
-        let expired = self.expire(actions);
+        let expired = self.expire(actions) | self.end_device_waits(actions);
         let woken = matches!(event, Event::Woken | Event::Resumed);
         let newcomer = match event {
             Event::Arrived(arrival) if self.held.is_some() => {
@@ -199,6 +214,8 @@ impl Scheduler {
         if let Some(newcomer) = newcomer {
             self.bound_queue(newcomer, actions);
         }
+        // A wait that this event began may have ended: its SLO cannot be met, or no wait is allowed.
+        self.end_device_waits(actions);
         if self.held.is_none() {
             let waiting_bytes = || self.waiting.values().map(|waits| waits.bytes).max().unwrap_or_default();
             self.required.place(self.now_ns, waiting_bytes, &mut self.view, actions);
@@ -352,7 +369,8 @@ impl Scheduler {
     fn give_up(&mut self, invocation: InvocationId) -> Option<PlacementRequest> {
         self.forget_waiting(invocation);
         let admitted = self.has_slos.then(|| self.admission.remove(invocation, &self.view)).flatten();
-        let request = admitted.or_else(|| self.unqueue(invocation))?;
+        let unjudged = || self.device_wait.take_unjudged(invocation);
+        let request = admitted.or_else(unjudged).or_else(|| self.unqueue(invocation))?;
         self.view.tenants_mut().end_waiting(request.tenant);
         Some(request)
     }
@@ -374,6 +392,7 @@ impl Scheduler {
         let others = self.view.tenants().wake_at_ns().into_iter().chain(impatient_at_ns).chain(lapse_at_ns);
         let others = others.chain(self.admission.reservation_at_ns());
         let others = others.chain(self.required.place_at_ns().filter(|_| self.held.is_none()));
+        let others = others.chain(self.device_wait.first_end_ns());
         let Some(first_ns) = deadline_at_ns.into_iter().chain(others).min() else {
             return;
         };

@@ -145,6 +145,8 @@ codes! {
     SloUnattainable = "slo-unattainable";
     /// No device can hold the models that the function needs.
     NoCapacity = "no-capacity";
+    /// The cluster has no device that could run the call, and none joined in time.
+    NoDevice = "no-device";
     /// The guest asked for more linear memory than its limit.
     MemoryLimit = "memory-limit";
     /// The guest asked for more table elements than its limit.

@@ -90,6 +90,7 @@ pub(crate) fn run(args: &DoctorArgs, context: &CommandContext) -> Result<()> {
         parts::configuration(context.file.as_ref()),
         parts::onnxruntime(node.models.onnxruntime.as_deref(), args.fix, context.output),
         parts::data_folder(&node.data),
+        parts::devices(&node),
         parts::gpu(),
         parts::confinement(),
         parts::toolchain(args.fix, context.output),

@@ -44,7 +44,10 @@ fn text(status: &Status, url: &str) -> String {
         let slots = device.slots.to_string();
         [device.name.clone(), device.kind.clone(), device.backend.clone(), state, slots, memory, resident]
     });
-    let devices = table(["DEVICE", "KIND", "BACKEND", "STATE", "SLOTS", "MODEL MEMORY", "RESIDENT"], rows);
+    let devices = match rows.len() {
+        0 => "no devices: this node accepts calls, and other nodes of its cluster run them\n".to_owned(),
+        _ => table(["DEVICE", "KIND", "BACKEND", "STATE", "SLOTS", "MODEL MEMORY", "RESIDENT"], rows),
+    };
     let cluster = status.cluster.as_ref().map_or_else(String::new, |cluster| format!("\n{}", nodes(cluster)));
     let damaged: String = status.damaged.iter().map(|what| format!("damaged       {what}\n")).collect();
     format!("{facts}{damaged}\n{devices}{cluster}")
@@ -65,7 +68,7 @@ fn nodes(cluster: &ClusterStatus) -> String {
             member.version.clone(),
             roles.join(", "),
             format!("{} running, {} waiting", member.running, member.queued),
-            format!("{used} of {of}"),
+            if member.devices.is_empty() { "no devices".to_owned() } else { format!("{used} of {of}") },
             if resident.is_empty() { "-".into() } else { resident.join(", ") },
         ]
     });

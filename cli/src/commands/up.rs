@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use weir_host::{Node, NodeConfig};
+use weir_host::{DevicesConfig, Node, NodeConfig};
 
 /// Longest time that the shutdown of a node waits for its last build or upload.
 const STOP_WAIT: Duration = Duration::from_secs(5);
@@ -194,6 +194,7 @@ pub(crate) async fn start_node(
     signals: &mut Signals,
     output: OutputSettings,
 ) -> Result<Option<Node>> {
+    let is_activator = config.devices == DevicesConfig::None;
     let start = async {
         if init.init {
             Node::init(&config).await?;
@@ -207,6 +208,9 @@ pub(crate) async fn start_node(
         () = signals.next() => return Ok(None),
     };
     let url = format!("{}://{}", scheme(&node), node.local_addr());
+    if is_activator {
+        output.note("this node has no devices: it accepts calls, and other nodes of its cluster run them");
+    }
     if output.json {
         output.line(&serde_json::json!({ "listening": url }))?;
     } else {

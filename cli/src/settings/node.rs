@@ -34,7 +34,8 @@ pub(crate) struct NodeArgs {
     /// Refuse to start unless the system provides every layer of confinement for worker processes
     #[arg(long)]
     require_confinement: bool,
-    /// Devices that models run on: auto for the CPU and all GPUs, or a list such as cpu,cuda:0
+    /// Devices that models run on: auto for the CPU and all GPUs, or a list such as cpu,cuda:0. none:
+    /// other nodes of the cluster run the calls that this node accepts
     /// [default: auto]
     #[arg(long, value_name = "LIST", env = "WEIR_DEVICES")]
     devices: Option<DevicesConfig>,

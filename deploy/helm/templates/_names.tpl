@@ -9,6 +9,16 @@ app.kubernetes.io/name: {{ .part }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
 {{- end -}}
 
+{{/* Labels by which services and policies select all nodes of the cluster: those with devices, and the activator. */}}
+{{- define "weir.members" -}}
+{{- if .Values.activator.enabled -}}
+app.kubernetes.io/part-of: weir
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- else -}}
+{{ include "weir.selector" (dict "root" . "part" "weir") }}
+{{- end -}}
+{{- end -}}
+
 {{/* Labels of every object of a part. */}}
 {{- define "weir.labels" -}}
 {{ include "weir.selector" . }}

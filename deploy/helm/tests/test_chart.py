@@ -1,5 +1,7 @@
 """Renders the chart with Helm, and validates the objects against the schemas of Kubernetes."""
 
+import itertools
+import re
 import unittest
 from pathlib import Path
 
@@ -46,6 +48,36 @@ def component(name):
     return yaml.safe_load((KUSTOMIZE / f"autoscaling/{name}/{name}.yaml").read_text())
 
 
+def to_zero():
+    """The objects of the kustomization whose nodes scale to zero, by kind and name."""
+    objects = base()
+    scaled = component("keda")
+    objects[scaled["kind"], "weir"] = scaled
+    folder = KUSTOMIZE / "autoscaling/zero"
+    for each in yaml.safe_load_all((folder / "activator.yaml").read_text()):
+        objects[each["kind"], each["metadata"]["name"]] = each
+    del objects["StatefulSet", "weir"]["spec"]["replicas"]  # By the component keda.
+    for patch in yaml.safe_load((folder / "kustomization.yaml").read_text())["patches"]:
+        kind, pattern = patch["target"]["kind"], re.compile(patch["target"]["name"])
+        targets = [each for (of, name), each in objects.items() if of == kind and pattern.fullmatch(name)]
+        assert targets, "the patch has no target"
+        for target, operation in itertools.product(targets, yaml.safe_load(patch["patch"])):
+            apply(target, operation)
+    return objects
+
+
+def apply(target, operation):
+    """Applies an operation of a JSON patch."""
+    *path, last = (part.replace("~1", "/") for part in operation["path"].split("/")[1:])
+    for part in path:
+        target = target[int(part) if isinstance(target, list) else part]
+    if last == "-":
+        target.append(operation["value"])
+    else:
+        assert operation["op"] == "add" or last in target, operation
+        target[last] = operation["value"]
+
+
 def comparable(rendered):
     """The parts of an object that the chart and the kustomization have in common.
 
@@ -56,6 +88,9 @@ def comparable(rendered):
     if not isinstance(rendered, dict):
         return rendered
     if "app.kubernetes.io/instance" in rendered:
+        shared = "app.kubernetes.io/part-of"
+        if shared in rendered and "app.kubernetes.io/name" not in rendered:
+            return {shared: rendered[shared]}
         return {"app": rendered["app.kubernetes.io/name"]}
     left_out = {"image", "imagePullPolicy", "targetPort"}
     if rendered.get("kind"):
@@ -102,6 +137,11 @@ KEDA = {
         "keda": {"labels": {"cluster": "eu"}, "authentication": "prometheus", "pollingIntervalSeconds": 5},
     }
 }
+TO_ZERO = {
+    "activator": {"enabled": True},
+    "autoscaling": {"kind": "keda", "minReplicas": 0, "keda": {"cooldownSeconds": 60}},
+    "nodes": {"gpu": {"count": 1}},
+}
 EXTERNAL = {"datastore": {"url": "etcd://etcd.infra:2379/weir"}}
 SMALL = {
     "nodes": {"replicas": 1, "settings": {"gateway.drain_timeout_ms": None, "sandbox.secrets.key_file": None}},
@@ -113,7 +153,7 @@ SMALL = {
 
 class Chart(unittest.TestCase):
     def test_objects_are_valid(self):
-        for values in [{}, EVERYTHING, EXTERNAL, SMALL, KEDA]:
+        for values in [{}, EVERYTHING, EXTERNAL, SMALL, KEDA, TO_ZERO]:
             for (kind, name), rendered in render(values, "a-release").items():
                 if kind in ("ServiceMonitor", "ScaledObject"):
                     continue  # Their schemas belong to the operator of Prometheus and to KEDA.
@@ -231,6 +271,61 @@ class Chart(unittest.TestCase):
         self.assertEqual((trigger["metadata"]["threshold"], trigger["metricType"]), ("1.5", "Value"))
         self.assertEqual(trigger["authenticationRef"], {"name": "prometheus"})
         self.assertEqual((scaled["scaleTargetRef"]["name"], scaled["pollingInterval"]), ("other-weir", 5))
+
+    def test_scaling_to_zero_is_that_of_the_kustomization(self):
+        values = {"activator": {"enabled": True}, "autoscaling": {"kind": "keda", "minReplicas": 0}}
+        rendered, expected = render(values), to_zero()
+        del expected["NetworkPolicy", "default-deny"]
+        self.assertEqual(rendered.keys(), expected.keys())
+        for (kind, name), wanted in expected.items():
+            with self.subTest(kind=kind, name=name):
+                # The chart's tests render into another namespace than the kustomization's.
+                actual = yaml.safe_load(yaml.safe_dump(rendered[kind, name]).replace("serving", "weir"))
+                self.assertEqual(comparable(actual), comparable(wanted))
+
+    def test_activator_has_no_devices_and_receives_what_nodes_receive(self):
+        rendered = render(TO_ZERO, "other")
+        self.assertNotIn(("StatefulSet", "weir-activator"), render())
+        activator = rendered["StatefulSet", "other-weir-activator"]["spec"]
+        self.assertEqual(activator["replicas"], 2)
+        container = activator["template"]["spec"]["containers"][0]
+        self.assertEqual(environment(container)["WEIR_DEVICES"], "none")
+        self.assertEqual(environment(container)["WEIR_ADVERTISE"], "$(POD).other-weir-nodes:9347")
+        self.assertEqual(activator["serviceName"], "other-weir-nodes")
+        self.assertNotIn("nvidia.com/gpu", container["resources"]["limits"])
+        nodes = rendered["StatefulSet", "other-weir"]["spec"]
+        self.assertNotIn("WEIR_DEVICES", environment(nodes["template"]["spec"]["containers"][0]))
+        labels = [each["template"]["metadata"]["labels"].items() for each in (activator, nodes)]
+        policies = {name: rendered["NetworkPolicy", name]["spec"] for name in ("other-weir", "other-weir-etcd")}
+        shared = [
+            rendered["Service", "other-weir"]["spec"]["selector"],
+            rendered["Service", "other-weir-nodes"]["spec"]["selector"],
+            policies["other-weir"]["podSelector"]["matchLabels"],
+            policies["other-weir"]["egress"][1]["to"][0]["podSelector"]["matchLabels"],
+            policies["other-weir-etcd"]["ingress"][0]["from"][0]["podSelector"]["matchLabels"],
+        ]
+        for selector in shared:
+            self.assertTrue(all(selector.items() <= each for each in labels), selector)
+        # An autoscaler counts the pods that the set selects.
+        self.assertFalse(nodes["selector"]["matchLabels"].items() <= labels[0])
+        self.assertFalse(activator["selector"]["matchLabels"].items() <= labels[1])
+        etcd = rendered["StatefulSet", "other-weir-etcd"]["spec"]["template"]["metadata"]["labels"]
+        self.assertFalse(shared[0].items() <= etcd.items())
+
+    def test_nodes_scale_to_zero_while_no_calls_come(self):
+        scaled = render(TO_ZERO)["ScaledObject", "weir"]["spec"]
+        self.assertEqual((scaled["minReplicaCount"], scaled["cooldownPeriod"]), (0, 60))
+        self.assertEqual(scaled["scaleTargetRef"]["name"], "weir")
+        backlog, calls = (trigger["metadata"] for trigger in scaled["triggers"])
+        self.assertIn("weir_scheduler_backlog_seconds", backlog["query"])
+        self.assertIn("weir_invocations_total", calls["query"])
+        self.assertEqual((backlog["activationThreshold"], calls["activationThreshold"]), ("0", "0"))
+        for values in [
+            {"autoscaling": {"kind": "keda", "minReplicas": 0}},
+            {"activator": {"enabled": True}, "autoscaling": {"kind": "hpa", "minReplicas": 0}},
+        ]:
+            with self.subTest(values=values), self.assertRaisesRegex(Exception, "minReplicas is 0"):
+                render(values)
 
     def test_an_existing_etcd_replaces_the_own_one(self):
         rendered = render(EXTERNAL)

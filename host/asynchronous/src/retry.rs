@@ -39,7 +39,7 @@ pub(super) struct FailedAttempt {
 /// Judges a failure. `chance`, from 0 to 1, spreads the retries of attempts that failed together.
 pub(super) fn judge(failure: FailedAttempt, config: &AsyncConfig, chance: f64) -> RetryDecision {
     let FailedAttempt { code, status, attempts, age_ms } = failure;
-    let has_not_begun = matches!(code, ErrorCode::QueueFull | ErrorCode::Unavailable);
+    let has_not_begun = matches!(code, ErrorCode::QueueFull | ErrorCode::Unavailable | ErrorCode::NoDevice);
     if has_not_begun {
         // The pause grows with the age of the invocation.
         let after_ms = (age_ms / 4).clamp(config.backoff_ms, config.backoff_ms_max.max(config.backoff_ms));

@@ -71,6 +71,7 @@ pub fn status(code: ErrorCode) -> StatusCode {
         | Code::ComponentDamaged
         | Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         Code::Unavailable
+        | Code::NoDevice
         | Code::SloUnattainable
         | Code::IntermediateLost
         | Code::WorkerLost

@@ -25,6 +25,7 @@ mod residency;
 mod shadow_config;
 mod staging;
 mod state;
+mod stopping;
 mod timeline;
 mod wake;
 

@@ -19,10 +19,9 @@ use weir_types::{ModelId, Ordinal, Platform};
 /// any work. Separate limits bound instances (`sandbox.instances_max`) and memory of guests.
 const DEVICE_GRANTS_MAX: u32 = 10_000;
 
-/// All devices of a node; there is at least one.
+/// All devices of a node. A node without devices only accepts calls.
 pub struct NodeDevices {
-    first: NodeDevice,
-    others: Vec<NodeDevice>,
+    devices: Vec<Arc<NodeDevice>>,
     preparer: Arc<dyn Preparer>,
     /// `None` if kernel graphs are disabled.
     kernel_graphs: Option<KernelGraphSupport>,
@@ -90,22 +89,21 @@ impl RunMemory {
 }
 
 impl NodeDevices {
-    /// Creates devices with these caches, in the order of their ordinals; `None` if there are no
-    /// caches. `preparer` checks pushed models.
+    /// Creates devices with these caches, in the order of their ordinals. `preparer` checks pushed
+    /// models.
     pub fn new(
         caches: Vec<ModelCache>,
         preparer: Arc<dyn Preparer>,
         kernel_graphs: Option<KernelGraphSupport>,
-    ) -> Option<Self> {
-        let mut devices = (0..).zip(caches).map(|(ordinal, cache)| {
+    ) -> Self {
+        let devices = (0..).zip(caches).map(|(ordinal, cache)| {
             let backend = cache.backend();
             let name = backend.device().to_string().into();
             let kind = backend.kind().into();
             let platform = backend.platform();
-            NodeDevice { ordinal, name, kind, platform, cache, run_memory: RunMemory::default() }
+            Arc::new(NodeDevice { ordinal, name, kind, platform, cache, run_memory: RunMemory::default() })
         });
-        let first = devices.next()?;
-        Some(Self { first, others: devices.collect(), preparer, kernel_graphs })
+        Self { devices: devices.collect(), preparer, kernel_graphs }
     }
 
     /// The preparer that checks pushed models.
@@ -130,23 +128,23 @@ impl NodeDevices {
         }
     }
 
-    /// The first device, which is the CPU unless the settings differ.
-    pub fn first(&self) -> &NodeDevice {
-        &self.first
+    /// Whether the node has no devices.
+    pub fn is_empty(&self) -> bool {
+        self.devices.is_empty()
     }
 
     /// All devices, by ordinal.
-    pub fn iter(&self) -> impl Iterator<Item = &NodeDevice> {
-        std::iter::once(&self.first).chain(&self.others)
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<NodeDevice>> {
+        self.devices.iter()
     }
 
     /// The device with this ordinal.
-    pub fn get(&self, ordinal: Ordinal) -> Option<&NodeDevice> {
-        self.iter().nth(usize::try_from(ordinal).ok()?)
+    pub fn get(&self, ordinal: Ordinal) -> Option<&Arc<NodeDevice>> {
+        self.devices.get(usize::try_from(ordinal).ok()?)
     }
 
     /// The node's CPU, if it runs models.
-    pub fn cpu(&self) -> Option<&NodeDevice> {
+    pub fn cpu(&self) -> Option<&Arc<NodeDevice>> {
         self.iter().find(|device| device.platform == Platform::Cpu)
     }
 
@@ -163,7 +161,7 @@ impl NodeDevices {
 
     /// Describes the devices for the scheduler.
     pub fn specs(&self) -> Vec<DeviceSpec> {
-        let spec = |device: &NodeDevice| DeviceSpec {
+        let spec = |device: &Arc<NodeDevice>| DeviceSpec {
             kind: (&*device.kind).into(),
             platform: device.platform,
             capacity_bytes: device.cache.capacity_bytes(),
@@ -181,7 +179,7 @@ impl NodeDevices {
 
     /// Describes the devices for status output.
     pub fn reports(&self) -> Vec<DeviceReport> {
-        self.iter().map(NodeDevice::report).collect()
+        self.iter().map(|device| device.report()).collect()
     }
 
     /// Whether invocations hold one of these models on some device.

@@ -78,7 +78,6 @@ use weir_storage::blobs::Blobs;
 use weir_storage::{Changes, Heard};
 use weir_telemetry::usage::ModelMeters;
 use weir_telemetry::{Metrics, Served};
-use weir_types::Ordinal;
 use weir_types::api::ModelVersion;
 use weir_types::{ContentHash, ModelId, Name, Profile, RunningMean, TenantId, Version};
 
@@ -256,10 +255,6 @@ impl Models {
         &self.devices
     }
 
-    fn device_name(&self, ordinal: Ordinal) -> Arc<str> {
-        self.devices.get(ordinal).unwrap_or(self.devices.first()).name.clone()
-    }
-
     /// The models of `tenant` that could not be read, with the reason.
     pub fn damaged(&self, tenant: &TenantId) -> Vec<String> {
         let damaged = self.damaged_versions(tenant).into_iter();
@@ -276,7 +271,8 @@ impl Models {
     /// The devices that can run a model, by ordinal.
     pub fn devices_of(&self, entry: &ModelEntry) -> Vec<&NodeDevice> {
         let runs_on = entry.runs_on();
-        self.devices.iter().filter(|device| runs_on.contains(device.platform)).collect()
+        let runs = |device: &&Arc<NodeDevice>| runs_on.contains(device.platform);
+        self.devices.iter().filter(runs).map(|device| &**device).collect()
     }
 
     /// The expected load and run times of a stand-alone inference, from measurements.

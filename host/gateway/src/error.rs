@@ -88,6 +88,7 @@ impl ApiError {
                 | Code::AsyncQueueFull
                 | Code::AnswersFull
                 | Code::Unavailable
+                | Code::NoDevice
                 | Code::SloUnattainable
                 | Code::IntermediateLost
         ) {

@@ -204,11 +204,12 @@ pub(super) async fn status(
 
 /// The work of this node's scheduler; none if another node places invocations.
 fn scheduler_backlog(node: &NodeState) -> SchedulerBacklog {
-    let Backlog { waiting_ns, committed_ns, slots, .. } = node.dispatch.placements.backlog();
+    let Backlog { waiting, waiting_ns, committed_ns, slots, .. } = node.dispatch.placements.backlog();
     SchedulerBacklog {
         waiting_s: Duration::from_nanos(waiting_ns).as_secs_f64(),
         committed_s: Duration::from_nanos(committed_ns).as_secs_f64(),
         run_slots: slots,
+        waiting_calls: waiting,
         copies_missing: node.dispatch.placements.copies_missing(),
     }
 }

@@ -11,7 +11,7 @@ use weir_types::{DeviceId, InvocationId, ModelId, NodeId, Ordinal};
 /// datastore. Raised by every change that a node of an earlier version would reject or
 /// misinterpret. Any change of the frames is such a change; optional additions to the records are
 /// not. Nodes of different protocols cannot join one cluster.
-pub const PROTOCOL: u32 = 8;
+pub const PROTOCOL: u32 = 9;
 
 /// A message from a node to the dispatcher. The first is always [`NodeEvent::Hello`].
 #[derive(Debug, Clone, PartialEq)]

@@ -13,13 +13,17 @@ const KIND_LEN_MAX: usize = 64;
 
 /// Devices that a node owns.
 ///
-/// In TOML: `"auto"`, or a list of devices, each a name or a table with settings, such as `["cpu",
-/// "cuda:0", { device = "cuda:1", slots = 2 }]`. On the command line: `auto` or `cpu,cuda:0`.
+/// In TOML: `"auto"`, `"none"`, or a list of devices, each a name or a table with settings, such as
+/// `["cpu", "cuda:0", { device = "cuda:1", slots = 2 }]`. On the command line: `auto`, `none` or
+/// `cpu,cuda:0`. A node without devices is an activator: it accepts calls, which other nodes of its
+/// cluster run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum DevicesConfig {
     /// The CPU and all GPUs found.
     #[default]
     Auto,
+    /// No devices.
+    None,
     /// These devices, in this order.
     List(Vec<DeviceConfig>),
 }
@@ -60,8 +64,10 @@ pub enum DevicesError {
     #[error("{0:?} is no device: write cpu, cuda, cuda:N or fake:KIND")]
     Unknown(String),
     /// Empty device list.
-    #[error("a node needs a device: write auto, or cpu, cuda:0 and so on")]
-    None,
+    #[error(
+        "no device is named: write auto, or cpu, cuda:0 and so on; none is for a node of a cluster that only accepts calls"
+    )]
+    Empty,
     /// Too many devices.
     #[error("a node has at most {DEVICES_MAX} devices")]
     TooMany,
@@ -111,7 +117,7 @@ impl DeviceConfig {
 impl DevicesConfig {
     fn list(devices: Vec<DeviceConfig>) -> Result<Self, DevicesError> {
         if devices.is_empty() {
-            return Err(DevicesError::None);
+            return Err(DevicesError::Empty);
         }
         if devices.len() > DEVICES_MAX {
             return Err(DevicesError::TooMany);
@@ -131,8 +137,10 @@ impl DevicesConfig {
 impl FromStr for DevicesConfig {
     type Err = DevicesError;
     fn from_str(text: &str) -> Result<Self, DevicesError> {
-        if text == "auto" {
-            return Ok(Self::Auto);
+        match text {
+            "auto" => return Ok(Self::Auto),
+            "none" => return Ok(Self::None),
+            _ => {}
         }
         let names = text.split(',').filter(|name| !name.is_empty());
         Self::list(names.map(|name| Ok(DeviceConfig::new(name.trim().parse()?))).collect::<Result<_, _>>()?)
@@ -183,7 +191,11 @@ impl<'de> Deserialize<'de> for DeviceName {
 
 impl Serialize for DevicesConfig {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let Self::List(devices) = self else { return to.serialize_str("auto") };
+        let devices = match self {
+            Self::Auto => return to.serialize_str("auto"),
+            Self::None => return to.serialize_str("none"),
+            Self::List(devices) => devices,
+        };
         let mut list = to.serialize_seq(Some(devices.len()))?;
         for config in devices {
             if config.is_plain() {
@@ -202,7 +214,7 @@ impl<'de> Deserialize<'de> for DevicesConfig {
         impl<'de> Visitor<'de> for TextOrList {
             type Value = DevicesConfig;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("\"auto\" or a list of devices")
+                f.write_str("\"auto\", \"none\" or a list of devices")
             }
             fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<DevicesConfig, E> {
                 text.parse().map_err(E::custom)
@@ -252,6 +264,8 @@ mod tests {
     #[test]
     fn devices_setting_parses_and_serializes() {
         assert_eq!(read("\"auto\""), Ok(DevicesConfig::Auto));
+        assert_eq!(read("\"none\""), Ok(DevicesConfig::None));
+        assert_eq!(serde_json::to_string(&DevicesConfig::None).unwrap(), "\"none\"");
         let two = || vec![DeviceConfig::new(DeviceName::Cpu), DeviceConfig::new(DeviceName::Cuda(Some(1)))];
         assert_eq!("cpu,cuda:1".parse(), Ok(DevicesConfig::List(two())));
         assert_eq!(read(r#"["cpu", "cuda:1"]"#), Ok(DevicesConfig::List(two())));
@@ -271,8 +285,9 @@ mod tests {
     #[test]
     fn invalid_devices_are_rejected_with_a_reason() {
         for (json, what) in [
-            ("\"\"", "needs a device"),
-            ("[]", "needs a device"),
+            ("\"\"", "no device is named"),
+            ("[]", "no device is named"),
+            ("[\"none\"]", "\"none\" is no device"),
             ("\"gpu\"", "\"gpu\" is no device"),
             ("[\"cuda:x\"]", "cuda:x"),
             ("[\"fake:\"]", "fake:"),

@@ -3,7 +3,7 @@
 use super::deployed::FollowStart;
 use super::garbage;
 use super::tls::NodeTls;
-use crate::config::NodeConfig;
+use crate::config::{DevicesConfig, NodeConfig};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use weir_asynchronous::ShutdownSignals;
 use weir_call::until;
-use weir_cluster::{Placements, keep_store_small};
+use weir_cluster::{Placements, PrefetchConfig, keep_store_small};
 use weir_control::devices::NodeDevice;
 use weir_control::models::{
     KeepAlive, Models, autosize, keep_profiles, let_idle_go, load_required, prefetch_models, watch_staging,
@@ -116,9 +116,9 @@ impl Background {
         spawn(boxed(keep_profiles(Arc::downgrade(&state.models))));
         spawn(boxed(autosize(Arc::downgrade(&state.models))));
         let placements = state.dispatch.placements.clone();
-        if let Some(cluster) = &config.cluster {
+        if let Some(prefetch) = prefetch(config) {
             let models = Arc::downgrade(&state.models);
-            spawn(boxed(prefetch_models(models, placements.clone(), cluster.prefetch)));
+            spawn(boxed(prefetch_models(models, placements.clone(), prefetch)));
         }
         spawn(boxed(let_idle_go(Arc::downgrade(&state.models), placements.clone(), keep_alive(config))));
         spawn(boxed(keep_required(state)));
@@ -144,6 +144,12 @@ impl Background {
     pub(super) fn stop(&mut self) {
         self.others.clear();
     }
+}
+
+/// The limits of fetching models ahead; `None` for a node without a cluster or without devices.
+fn prefetch(config: &NodeConfig) -> Option<PrefetchConfig> {
+    let cluster = config.cluster.as_ref().filter(|_| config.devices != DevicesConfig::None);
+    cluster.map(|cluster| cluster.prefetch)
 }
 
 /// The times for which idle models stay loaded.

@@ -25,6 +25,11 @@ use weir_telemetry::gpus::GpuMonitor;
 /// Starts the threads of every device, with empty memory. Outputs live in `arena`; statistics of
 /// GPUs go to `monitor`.
 pub(super) fn start(config: &NodeConfig, arena: &Arena, monitor: &GpuMonitor) -> anyhow::Result<NodeDevices> {
+    if config.devices == DevicesConfig::None && config.cluster.is_none() {
+        bail!(
+            "devices = \"none\": a node without a cluster runs its calls itself, so it needs a device; leave devices out, or name a cluster (--datastore, --blobs)"
+        );
+    }
     check_confinement(config)?;
     let (cpu, preparer) = processor(config, arena);
     // Discovering GPUs takes file descriptors, and using GPUs takes more.
@@ -58,7 +63,7 @@ pub(super) fn start(config: &NodeConfig, arena: &Arena, monitor: &GpuMonitor) ->
         config.kernel_graphs.context_bytes.saturating_add(config.kernel_graphs.memory_bytes_max);
     let kernel_graphs =
         gpus::kernel_graphs(config)?.map(|preparer| KernelGraphSupport { preparer, worker_bytes });
-    NodeDevices::new(caches, preparer, kernel_graphs).context("a node needs a device (devices)")
+    Ok(NodeDevices::new(caches, preparer, kernel_graphs))
 }
 
 /// The configured devices, with `auto` and `cuda` expanded.
@@ -68,6 +73,7 @@ fn named(config: &NodeConfig, gpus: &Gpus) -> Vec<DeviceConfig> {
         DevicesConfig::Auto if config.models.backend == BackendKind::Fake => {
             vec![DeviceConfig::new(DeviceName::Cpu)]
         }
+        DevicesConfig::None => Vec::new(),
         DevicesConfig::Auto => {
             std::iter::once(DeviceConfig::new(DeviceName::Cpu)).chain(gpus.all()).collect()
         }

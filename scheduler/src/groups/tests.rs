@@ -5,7 +5,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 
 fn report(slots: u32, waiting_ns: u64) -> GroupReport {
     GroupReport {
-        backlog: Backlog { devices: slots, slots, committed_ns: 0, waiting_ns },
+        backlog: Backlog { devices: slots, slots, committed_ns: 0, waiting_ns, waiting: 0 },
         demands: Vec::new(),
     }
 }

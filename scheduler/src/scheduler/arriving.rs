@@ -1,6 +1,7 @@
 //! Arrivals: which can never run, which are admitted, and which wait.
 
 use super::Scheduler;
+use crate::policy::OpenableModel;
 use crate::view::together_bytes;
 use crate::{Action, Arrival, DeviceView, PlacementRequest, PlannedStep, Rejection, Slo};
 use weir_types::InvocationId;
@@ -47,8 +48,8 @@ impl Scheduler {
         None
     }
 
-    /// Admits an invocation with an SLO, or rejects it.
-    fn admit(
+    /// Admits an invocation with an SLO, or rejects it. While no device is known, the invocation waits.
+    pub(super) fn admit(
         &mut self,
         request: PlacementRequest,
         steps: &[PlannedStep],
@@ -57,6 +58,10 @@ impl Scheduler {
         self.use_admission();
         let invocation = request.invocation;
         self.waits(&request);
+        if self.is_without_devices() {
+            self.judge_later(request, steps);
+            return Some(invocation);
+        }
         // Separate steps may meet the objectives that the whole misses on trial.
         let may_try = steps.len() < 2;
         match self.admission.admit(self.now_ns, &self.view, request, may_try) {
@@ -87,16 +92,15 @@ impl Scheduler {
             together_bytes(&request.models) <= bytes_max
                 && (bytes_max == u64::MAX || self.required.bytes_with(request) <= bytes_max)
         };
-        request.models.is_empty() || is_within_cap() && self.has_device_for(request)
+        request.models.is_empty() || is_within_cap() && self.has_device_for(&request.models)
     }
 
-    fn has_device_for(&self, request: &PlacementRequest) -> bool {
+    pub(super) fn has_device_for(&self, models: &[OpenableModel]) -> bool {
         let Some(largest) = self.view.capacity_bytes_max() else { return true };
-        if request.models.iter().all(|demand| demand.runs_on.is_all()) && self.required.is_empty() {
-            return together_bytes(&request.models) <= largest;
+        if models.iter().all(|demand| demand.runs_on.is_all()) && self.required.is_empty() {
+            return together_bytes(models) <= largest;
         }
-        let could_hold =
-            |device: &DeviceView| device.suits(&request.models) && device.is_large_enough(&request.models);
+        let could_hold = |device: &DeviceView| device.suits(models) && device.is_large_enough(models);
         self.view.devices().any(|(_, device)| could_hold(device))
     }
 

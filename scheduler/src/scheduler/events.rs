@@ -71,6 +71,7 @@ impl Scheduler {
                 }
                 self.view.node_up(node, devices);
                 self.required.changed(self.now_ns, &mut self.view);
+                self.devices_changed(actions);
             }
             Event::NodeDown { node } => self.node_down(node, actions),
             Event::DeviceDown { device } => self.device_down(device, actions),
@@ -135,6 +136,7 @@ impl Scheduler {
         for request in self.admission.devices_gone(&devices) {
             self.rehouse(request, actions);
         }
+        self.devices_changed(actions);
         actions.extend(lost.into_iter().map(|invocation| Action::Reject {
             invocation,
             why: Rejection::NodeLost,
@@ -177,6 +179,8 @@ impl Scheduler {
         if request.slo == Slo::NONE {
             self.admission.watch(request.invocation, request.arrived_at_ns);
             self.queue(request);
+        } else if self.is_without_devices() && !request.is_step {
+            self.judge_later(request, &[]);
         } else if let Err(refused) = self.admission.admit(self.now_ns, &self.view, request, true) {
             match refused.request.is_step {
                 true => self.continue_late(refused.request),

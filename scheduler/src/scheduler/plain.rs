@@ -1,5 +1,5 @@
 //! Queue of invocations without models: each starts at once on the node that runs the fewest
-//! invocations, independent of the devices.
+//! invocations, of the nodes with devices. Nodes without devices only accept invocations.
 
 use crate::{PlacementDecision, PlacementRequest, View, Why};
 use smallvec::SmallVec;
@@ -19,7 +19,8 @@ impl Plain {
         if self.0.is_empty() {
             return None;
         }
-        let (node, _) = view.nodes().min_by_key(|(_, node)| node.running())?;
+        let with_devices = view.nodes().filter(|(_, node)| !node.devices().is_empty());
+        let (node, _) = with_devices.min_by_key(|(_, node)| node.running())?;
         let at = self.0.iter().position(|request| view.tenants().may_start(request.tenant))?;
         let request = self.0.remove(at)?;
         Some(PlacementDecision {

@@ -14,11 +14,13 @@ const RUN_TIME_NS_MAX: u64 = 1 << 50;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Waits {
     pub(super) arrived_at_ns: u64,
-    deadline_at_ns: u64,
+    pub(super) deadline_at_ns: u64,
     /// Memory of its models together.
     pub(super) bytes: u64,
     /// Predicted device time.
     run_time_ns: u64,
+    /// The end of its wait for a first device; `None` if a device is known that can run it.
+    pub(super) device_by_ns: Option<u64>,
 }
 
 /// Predicted time of the invocations on a device that have not ended, with their loads.
@@ -30,7 +32,8 @@ impl Scheduler {
     /// Work of the devices, and work that waits for them. Takes time in proportion to the devices.
     #[must_use]
     pub fn backlog(&self) -> Backlog {
-        let none = Backlog { waiting_ns: self.waiting_ns, ..Backlog::default() };
+        let waiting = u64::try_from(self.waiting()).unwrap_or(u64::MAX);
+        let none = Backlog { waiting, waiting_ns: self.waiting_work_ns(), ..Backlog::default() };
         self.view.devices().fold(none, |sum, (_, device)| Backlog {
             devices: sum.devices + 1,
             slots: sum.slots.saturating_add(device.spec().slots),
@@ -66,7 +69,9 @@ impl Scheduler {
         };
         self.waiting_ns += run_time_ns;
         let bytes = together_bytes(&request.models);
-        self.waiting.insert(invocation, Waits { arrived_at_ns, deadline_at_ns, bytes, run_time_ns });
+        let device_by_ns = self.await_device(request);
+        let waits = Waits { arrived_at_ns, deadline_at_ns, bytes, run_time_ns, device_by_ns };
+        self.waiting.insert(invocation, waits);
         self.deadlines.insert((deadline_at_ns, invocation));
         self.view.tenants_mut().begin_waiting(request.tenant);
     }
@@ -77,11 +82,14 @@ impl Scheduler {
     }
 
     pub(super) fn forget_waiting(&mut self, invocation: InvocationId) {
-        if let Some(Waits { arrived_at_ns, deadline_at_ns, run_time_ns, .. }) =
+        if let Some(Waits { arrived_at_ns, deadline_at_ns, run_time_ns, device_by_ns, .. }) =
             self.waiting.remove(&invocation)
         {
             self.waiting_ns -= run_time_ns;
             self.deadlines.remove(&(deadline_at_ns, invocation));
+            if let Some(end_ns) = device_by_ns {
+                self.device_wait.remove(end_ns, invocation);
+            }
             if self.has_slos {
                 self.admission.unwatch(invocation, arrived_at_ns);
             }

@@ -7,6 +7,7 @@ use crate::output::{OutputSettings, size};
 use crate::settings::ConfigFile;
 use std::path::{Path, PathBuf};
 use weir_device::Arena;
+use weir_host::{DevicesConfig, NodeConfig};
 use weir_onnx::{LibraryError, OnnxRuntime as Backend, OnnxRuntimeConfig};
 use weir_provision::{OnnxRuntimeRelease, Toolchain};
 use weir_types::api::Status;
@@ -56,6 +57,26 @@ pub(super) fn onnxruntime(given: Option<&Path>, fix: bool, output: OutputSetting
     match fetched {
         Ok(path) => brought(path),
         Err(error) => Finding::missing(CHECK, format!("{why}\n{error}"), error.hint()),
+    }
+}
+
+/// Checks that a node without devices has a cluster, whose other nodes run its calls.
+pub(super) fn devices(node: &NodeConfig) -> Finding {
+    const CHECK: &str = "devices";
+    match (&node.devices, &node.cluster) {
+        (DevicesConfig::Auto, _) => Finding::ok(CHECK, "the CPU and all GPUs (devices = \"auto\")"),
+        (DevicesConfig::List(devices), _) => {
+            let names: Vec<_> = devices.iter().map(|device| device.device.to_string()).collect();
+            Finding::ok(CHECK, names.join(", "))
+        }
+        (DevicesConfig::None, Some(_)) => {
+            Finding::ok(CHECK, "none: the node accepts calls, and other nodes of its cluster run them")
+        }
+        (DevicesConfig::None, None) => Finding::missing(
+            CHECK,
+            "none, and no cluster whose nodes run the calls: the node does not start",
+            "leave devices out, or name a cluster with --datastore and --blobs",
+        ),
     }
 }
 

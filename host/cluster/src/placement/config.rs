@@ -32,6 +32,9 @@ pub struct SchedulerConfig {
     /// keeps in memory, in percent; 0: models are loaded when calls need them. In a cluster, the
     /// dispatcher's setting applies.
     pub required_percent_max: u32,
+    /// Longest time, in milliseconds, that a call waits while the cluster has no device, within the
+    /// call's deadline; 0: such a call fails at once. In a cluster, the dispatcher's setting applies.
+    pub device_wait_ms: u32,
     /// Inter-node bandwidth and latency, used to place workflow steps.
     pub network: Network,
     /// Limits of the copies of calls for shadows, on each node.
@@ -43,13 +46,15 @@ pub struct SchedulerConfig {
 
 impl Default for SchedulerConfig {
     fn default() -> Self {
-        let Settings { slo, network, commit_ahead_ms, required_percent_max, .. } = Settings::default();
+        let Settings { slo, network, commit_ahead_ms, required_percent_max, device_wait_ms, .. } =
+            Settings::default();
         Self {
             policy: PolicyKind::default(),
             options: PolicyOptions::default(),
             slo,
             commit_ahead_ms,
             required_percent_max,
+            device_wait_ms,
             network,
             shadow: ShadowConfig::default(),
             record: None,
@@ -66,6 +71,7 @@ impl SchedulerConfig {
             network: self.network,
             commit_ahead_ms: self.commit_ahead_ms,
             required_percent_max: self.required_percent_max,
+            device_wait_ms: self.device_wait_ms,
             ..settings
         };
         Setup { policy: self.policy, options: self.options.clone(), settings }

@@ -49,7 +49,8 @@ impl Placements {
     }
 
     /// Places a call without models here, without asking the scheduler: such a call would not gain
-    /// from another node. `None` if too many such calls run, or if the tenant has limits.
+    /// from another node. `None` if too many such calls run, if the tenant has limits, or if this node
+    /// has no devices.
     pub fn place_unasked(
         self: &Arc<Self>,
         id: InvocationId,
@@ -93,7 +94,7 @@ impl Placements {
     /// Takes one of the permits for calls that would not gain from another node and that no cap
     /// holds back.
     fn take_unasked(&self, tenant: &TenantId) -> bool {
-        if self.may_hold_back(tenant) {
+        if self.devices.is_empty() || self.may_hold_back(tenant) {
             return false;
         }
         let free = |taken| (taken < self.unasked_max).then_some(taken + 1);

@@ -126,6 +126,8 @@ pub(super) enum PlacementRefusal {
     Rejected(Rejection, Estimate),
     /// The chosen node has left.
     HasLeft,
+    /// This node stops, has no devices, and no other node had a place.
+    Stopping,
     /// The scheduler was dropped.
     NoAnswer,
 }
@@ -255,9 +257,17 @@ impl From<PlacementRefusal> for Fault {
             PlacementRefusal::Rejected(Rejection::NodeLost, _) => {
                 (Code::Unavailable, "the node was lost; try again")
             }
+            PlacementRefusal::Rejected(Rejection::NoDevice, _) => (
+                Code::NoDevice,
+                "the cluster has no device, and no node with devices joined it in time (scheduler.device_wait_ms, and the deadline of the call): start a node with devices, or try again (`weir status` lists the nodes)",
+            ),
             PlacementRefusal::HasLeft => {
                 (Code::Unavailable, "the chosen node has left the cluster; try again")
             }
+            PlacementRefusal::Stopping => (
+                Code::Unavailable,
+                "the node is shutting down, and no other node could take the call; try another",
+            ),
             PlacementRefusal::NoAnswer => (Code::Unavailable, "the scheduler did not answer; try again"),
         };
         Self::new(code, text)

@@ -81,7 +81,7 @@ impl Models {
     async fn size(&self, entry: &ModelEntry, settings: &Autosize, sizer: &mut Sizer) {
         let rate_per_s = sizer.rate_per_s(entry.served.demand());
         let key = &entry.source.key;
-        let asked = |device: &NodeDevice| Some((device.ordinal, device.cache.asked(key)?));
+        let asked = |device: &Arc<NodeDevice>| Some((device.ordinal, device.cache.asked(key)?));
         let asked: BTreeMap<Ordinal, u64> = self.devices.iter().filter_map(asked).collect();
         sizer.on.retain(|ordinal, _| asked.contains_key(ordinal));
         let mut asked_since = Vec::with_capacity(asked.len());

@@ -102,7 +102,7 @@ impl Models {
             return Err(InferenceError::Unsupported(why.into()).into());
         }
         let (source, loaded) = GuestModelFiles::prepare(self, tenant, meter, onnx).await?;
-        let runs = |device: &&NodeDevice| on.contains(device.platform) && device.runs(&source.prepared);
+        let runs = |device: &&Arc<NodeDevice>| on.contains(device.platform) && device.runs(&source.prepared);
         let device = self.devices.iter().find(runs).ok_or_else(|| {
             let why = on.iter().find_map(|platform| source.prepared.why_not(platform));
             InferenceError::Unsupported(
@@ -112,7 +112,7 @@ impl Models {
         let pin = self.load(&source, device, placements, trace).await?;
         let cold_start = self.count_cold_start(&pin, LoadReason::First);
         let ran_on = RanOn { device: device.name.clone(), instead: None };
-        let pin = ModelPin::new(pin, ran_on, device.ordinal, (self, placements), None, None);
+        let pin = ModelPin::new(pin, ran_on, device, (self, placements), None, None);
         Ok(LoadedModel { id: source.id().clone(), pin: pin.with_cold_start(cold_start), _loaded: loaded })
     }
 }

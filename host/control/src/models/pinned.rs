@@ -9,7 +9,6 @@ use weir_cluster::{LocalPlacement, Placements, UseRecorder};
 use weir_inference::{Completion, InferenceError, Meter, ModelKey, Pin, RunRequest};
 use weir_sandbox::OpenError;
 use weir_telemetry::{ModelColdStart, Trace};
-use weir_types::Ordinal;
 use weir_types::api::EventKind;
 use weir_types::{ModelId, Platform, Signature};
 
@@ -37,7 +36,7 @@ pub struct RanOn {
 struct Around {
     models: Arc<Models>,
     placements: Arc<Placements>,
-    ordinal: Ordinal,
+    device: Arc<NodeDevice>,
     /// The recorder of the call's use of the device; `None` if the call was not placed there.
     recorder: Option<Arc<UseRecorder>>,
     /// The fallback for unsupported runs; `None` if there is none.
@@ -47,7 +46,7 @@ struct Around {
 /// The CPU of the same node.
 pub(super) struct Beside {
     pub(super) entry: Arc<ModelEntry>,
-    pub(super) cpu: Ordinal,
+    pub(super) cpu: Arc<NodeDevice>,
     /// The platform of the device for which the CPU is the fallback.
     pub(super) instead_of: Platform,
     pub(super) placement: LocalPlacement,
@@ -58,14 +57,15 @@ impl ModelPin {
     pub(super) fn new(
         pin: Pin,
         ran_on: RanOn,
-        ordinal: Ordinal,
+        device: &Arc<NodeDevice>,
         (models, placements): (&Arc<Models>, &Arc<Placements>),
         beside: Option<Beside>,
         recorder: Option<Arc<UseRecorder>>,
     ) -> Self {
         let models = models.clone();
         let placements = placements.clone();
-        let around = Arc::new(Around { models, placements, ordinal, recorder, beside });
+        let device = device.clone();
+        let around = Arc::new(Around { models, placements, device, recorder, beside });
         Self { pin, ran_on, around, counted: None, cold_start: None }
     }
 
@@ -96,8 +96,7 @@ impl ModelPin {
 
     /// The device that holds the model.
     pub fn device(&self) -> &NodeDevice {
-        let devices = self.around.models.devices();
-        devices.get(self.around.ordinal).unwrap_or(devices.first())
+        &self.around.device
     }
 
     /// The model's inputs and outputs.
@@ -143,7 +142,7 @@ impl Around {
     ) -> Result<(Completion, RanOn), InferenceError> {
         if ended.as_ref().is_err_and(InferenceError::is_device_loss) {
             // Before the caller can try again.
-            self.models.note_health(self.ordinal, &self.placements);
+            self.models.note_health(self.device.ordinal, &self.placements);
         }
         if let Err(error @ (InferenceError::WorkerLost(_) | InferenceError::Quarantined { .. })) = &ended {
             self.note_worker_lost(key, error);
@@ -167,9 +166,7 @@ impl Around {
             let text = format!("the worker process of model {name}:{version} has ended: {why}");
             self.models.note_model(EventKind::Fault, &key.id, text);
         }
-        let devices = self.models.devices();
-        let device = devices.get(self.ordinal).unwrap_or(devices.first());
-        if let Some(why) = device.cache.backend().quarantine(key) {
+        if let Some(why) = self.device.cache.backend().quarantine(key) {
             let text = format!("model {name}:{version} is quarantined: {why}");
             self.models.note_model(EventKind::Quarantined, &key.id, text);
         }
@@ -183,9 +180,9 @@ impl Around {
         why: &str,
     ) -> Result<(Completion, RanOn), InferenceError> {
         let instead = self.models.instead(entry, &ran_on.device, why);
-        let pinned = self.models.pin_on(entry, *cpu, *placement, &self.placements, trace).await;
+        let pinned = self.models.pin_on(entry, cpu, *placement, &self.placements, trace).await;
         let completion = pinned.map_err(plain)?.0.run(request).await?;
-        Ok((completion, RanOn { device: self.models.device_name(*cpu), instead: Some(instead) }))
+        Ok((completion, RanOn { device: cpu.name.clone(), instead: Some(instead) }))
     }
 }
 

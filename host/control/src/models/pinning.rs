@@ -48,7 +48,7 @@ impl Models {
             };
             let recorder = placements.recorder(placement.invocation, device.ordinal);
             let asked = Instant::now();
-            match self.pin_on(entry, device.ordinal, placement, placements, trace).await {
+            match self.pin_on(entry, device, placement, placements, trace).await {
                 Ok((pin, cold_start)) => {
                     if let Some(recorder) = &recorder
                         && pin.load_time().is_some()
@@ -57,8 +57,7 @@ impl Models {
                     }
                     let ran_on = RanOn { device: device.name.clone(), instead: instead.or(refused) };
                     let beside = self.beside(entry, device, placement, trace);
-                    let pin =
-                        ModelPin::new(pin, ran_on, device.ordinal, (self, placements), beside, recorder);
+                    let pin = ModelPin::new(pin, ran_on, device, (self, placements), beside, recorder);
                     return Ok(pin.counted_for(entry).with_cold_start(cold_start));
                 }
                 // A platform refuses a model only once, so the loop ends.
@@ -78,13 +77,12 @@ impl Models {
     pub(super) async fn pin_on(
         &self,
         entry: &ModelEntry,
-        ordinal: Ordinal,
+        device: &NodeDevice,
         placement: LocalPlacement,
         placements: &Placements,
         trace: &Trace,
     ) -> Result<(Pin, Option<ModelColdStart>), OpenError> {
         let key = &entry.source.key;
-        let device = self.devices.get(ordinal).unwrap_or(self.devices.first());
         if placement.device.is_some_and(|placed| placed != device.ordinal) {
             placements.grant_beside(placement.invocation, device.ordinal, key.id.clone());
         }
@@ -136,7 +134,7 @@ impl Models {
         let cpu = self.devices.cpu().filter(|cpu| cpu.ordinal != device.ordinal)?;
         entry.runs_on().contains(Platform::Cpu).then(|| Beside {
             entry: entry.clone(),
-            cpu: cpu.ordinal,
+            cpu: cpu.clone(),
             instead_of: device.platform,
             placement,
             trace: trace.clone(),

@@ -27,7 +27,7 @@ pub struct Refusals {
 
 /// The device for a model that was placed on a device.
 pub(super) struct DevicePick<'a> {
-    pub(super) device: &'a NodeDevice,
+    pub(super) device: &'a Arc<NodeDevice>,
     /// Why it is not the device of the placement; `None` if it is.
     pub(super) instead: Option<Arc<str>>,
 }
@@ -178,7 +178,7 @@ impl Models {
     /// The device on which a model of a call with this placement runs: the placed one, or else the
     /// CPU, or else any that can run it.
     pub(super) fn choose(&self, entry: &ModelEntry, placed: Option<Ordinal>) -> Option<DevicePick<'_>> {
-        let runs = |device: &&NodeDevice| {
+        let runs = |device: &&Arc<NodeDevice>| {
             entry.runs_on().contains(device.platform) && device.runs(&entry.source.prepared)
         };
         let placed = placed.and_then(|ordinal| self.devices.get(ordinal));
@@ -200,8 +200,8 @@ impl Models {
             models.iter().filter_map(|id| self.get(&id.tenant, &id.name, Some(id.version)).ok()).collect();
         let first = entries.first()?;
         let runs_all =
-            |device: &&NodeDevice| entries.iter().all(|entry| entry.runs_on().contains(device.platform));
-        let there = |device: &&NodeDevice| {
+            |device: &&Arc<NodeDevice>| entries.iter().all(|entry| entry.runs_on().contains(device.platform));
+        let there = |device: &&Arc<NodeDevice>| {
             entries.iter().filter(|entry| device.cache.is_resident(&entry.source.key)).count()
         };
         // The first of equals.
@@ -249,7 +249,7 @@ impl Models {
     /// Ends the quarantine of a model on the devices of this node. Returns whether the model was
     /// quarantined.
     pub fn release(&self, entry: &ModelEntry) -> bool {
-        let release = |device: &NodeDevice| device.cache.backend().release(&entry.source.key);
+        let release = |device: &Arc<NodeDevice>| device.cache.backend().release(&entry.source.key);
         self.devices.iter().filter(|device| release(device)).count() > 0
     }
 
@@ -264,7 +264,7 @@ impl Models {
 
     /// The state of a model on each of the node's devices.
     pub(super) fn on_devices(&self, entry: &ModelEntry) -> Vec<ModelOnDevice> {
-        let known = |device: &NodeDevice| ModelOnDevice {
+        let known = |device: &Arc<NodeDevice>| ModelOnDevice {
             device: device.name.as_ref().to_owned(),
             kind: device.kind.as_ref().to_owned(),
             why_not: self.why_not(entry, device).map(|why| why.as_ref().to_owned()),

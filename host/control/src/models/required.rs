@@ -6,6 +6,7 @@
 //! the engine allocate, compile and initialise what later runs use.
 
 use super::{ModelEntry, Models};
+use crate::devices::NodeDevice;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use std::collections::BTreeSet;
@@ -102,7 +103,7 @@ impl Models {
     /// Loads a required model onto a device, and warms it up. After a failure, the scheduler chooses
     /// another device.
     async fn load_copy(&self, load: CopyLoad, arena: &Arena, placements: &Placements) {
-        let device = load.device();
+        let Some(device) = self.devices.get(load.device()) else { return };
         let model = load.model().clone();
         let entry = self.get(&model.tenant, &model.name, Some(model.version));
         // Deleted, or not known to this node yet: the list changes, or a later look finds it.
@@ -117,19 +118,19 @@ impl Models {
             return;
         }
         let ModelId { name, version, .. } = &model;
-        let device = self.device_name(device);
-        let text = format!("{device} could not load its copy of model {name}:{version} (copies_min): {why}");
-        tracing::warn!(%model, device = &*device, why, "a device could not load a required model");
+        let name_of_device = &*device.name;
+        let text =
+            format!("{name_of_device} could not load its copy of model {name}:{version} (copies_min): {why}");
+        tracing::warn!(%model, device = name_of_device, why, "a device could not load a required model");
         self.note_model(EventKind::Fault, &model, text);
     }
 
     async fn load_onto(
         &self,
         entry: &ModelEntry,
-        ordinal: Ordinal,
+        device: &NodeDevice,
         placements: &Placements,
     ) -> Result<Pin, OpenError> {
-        let device = self.devices.get(ordinal).unwrap_or(self.devices.first());
         let loaded = self.load_current(entry, device, placements, &Trace::none()).await;
         if let Err(OpenError::Inference(InferenceError::Unsupported(why))) = &loaded {
             entry.refusals.note(device.platform, why.clone());
@@ -139,7 +140,7 @@ impl Models {
 
     /// Runs a model once with generated inputs, on the account of its tenant. A model that cannot run
     /// them is as usable as without the run.
-    async fn warm_up(&self, entry: &ModelEntry, pin: &Pin, device: Ordinal, arena: &Arena) {
+    async fn warm_up(&self, entry: &ModelEntry, pin: &Pin, device: &NodeDevice, arena: &Arena) {
         let mask = entry.record.manifest.batching.mask.as_deref();
         let made = GeneratedInputs::smallest(pin.signature(), mask);
         let arena = arena.tenant(&entry.source.id().tenant);
@@ -150,9 +151,7 @@ impl Models {
         match timeout(WARM_UP_TIME_MAX, pin.run(request)).await {
             Ok(Ok(_)) => {}
             Ok(Err(InferenceError::Unsupported(why))) => {
-                if let Some(device) = self.devices.get(device) {
-                    entry.note_unsupported(device.platform, &why);
-                }
+                entry.note_unsupported(device.platform, &why);
             }
             Ok(Err(error)) if matches!(error, InferenceError::WorkerLost(_)) || error.is_device_loss() => {
                 let ModelId { name, version, .. } = id;

@@ -19,7 +19,7 @@ async fn models(folder: &std::path::Path, datastore: &Arc<dyn Datastore>) -> Arc
         Profiles::default(),
     )
     .unwrap();
-    let devices = NodeDevices::new(vec![cache], backend, None).unwrap();
+    let devices = NodeDevices::new(vec![cache], backend, None);
     let blobs = Blobs::open(folder.join("blobs"), None).unwrap();
     Models::open(datastore.clone(), blobs, devices, Metrics::new(), Changes::default()).await.unwrap().0
 }

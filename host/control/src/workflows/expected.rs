@@ -47,7 +47,12 @@ impl Catalog {
             }
         }
         let mut kinds = HashSet::new();
-        let devices = self.models.devices().iter().filter(|device| kinds.insert(device.kind.clone()));
+        let devices = self
+            .models
+            .devices()
+            .iter()
+            .filter(|device| kinds.insert(device.kind.clone()))
+            .map(|device| &**device);
         let run_time = |device: &NodeDevice| {
             let on = On { tenant: &workflow.id.tenant, device, models: &known };
             let time_ns = self.run_time_ns(workflow, &on);

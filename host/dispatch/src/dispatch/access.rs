@@ -307,7 +307,7 @@ fn kind_of(code: ErrorCode) -> ErrorKind {
         ErrorCode::QueueFull | ErrorCode::NoCapacity => ErrorKind::ResourceExhausted,
         ErrorCode::DeadlineExceeded => ErrorKind::DeadlineExceeded,
         ErrorCode::Cancelled => ErrorKind::Cancelled,
-        ErrorCode::Unavailable | ErrorCode::IntermediateLost => ErrorKind::Unavailable,
+        ErrorCode::Unavailable | ErrorCode::NoDevice | ErrorCode::IntermediateLost => ErrorKind::Unavailable,
         _ => ErrorKind::Internal,
     }
 }

@@ -1,5 +1,6 @@
 //! Forwards a call to the node that it is placed on, and decides on retries: a call that the node
-//! refuses runs here; a call whose node is lost is placed again, once.
+//! refuses runs here, or is placed again if this node has no devices; a call whose node is lost is
+//! placed again, once.
 
 use super::admission::RemoteAdmission;
 use super::job::InferenceJob;
@@ -21,12 +22,18 @@ use weir_types::{ErrorCode, ModelId};
 /// notices the loss.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
 
+/// Refusals after which a node without devices gives up a call. With the growing pauses between them,
+/// the dispatcher learns within this time that a node has left.
+const REFUSALS_MAX: u32 = 20;
+
 /// Forwards one call, to one node after another if nodes fail to run it.
 pub(super) struct Forwarder<'a> {
     dispatch: &'a Dispatch,
     request: ForwardRequest<'a>,
     /// The address of the node that last failed to run the call.
     lost_at: Option<Arc<str>>,
+    /// The number of times that nodes have refused the call.
+    refusals: u32,
 }
 
 /// The request to forward.
@@ -39,7 +46,7 @@ pub(super) enum ForwardRequest<'a> {
 
 impl<'a> Forwarder<'a> {
     pub(super) fn new(dispatch: &'a Dispatch, request: ForwardRequest<'a>) -> Self {
-        Self { dispatch, request, lost_at: None }
+        Self { dispatch, request, lost_at: None, refusals: 0 }
     }
 
     /// Forwards the call and returns the other node's response; `None` if the call has to be placed
@@ -56,7 +63,7 @@ impl<'a> Forwarder<'a> {
         };
         // The placer still considers the node reachable although this node cannot reach it. If
         // possible, the call runs here.
-        if self.lost_at.as_ref() == Some(&placement.address) {
+        if self.dispatch.has_devices() && self.lost_at.as_ref() == Some(&placement.address) {
             let models = &placement.granted.models;
             let local = self.dispatch.grant_here(models.clone());
             if models.is_empty() || local.device.is_some() {
@@ -101,11 +108,23 @@ impl<'a> Forwarder<'a> {
         }
         tracing::warn!(why = text, "rescheduling a forwarded call");
         self.dispatch.metrics.calls.rescheduled.inc();
-        if matches!(error, NotForwarded::Refused(_)) {
-            call.granted = Some(self.dispatch.grant_here(grant.granted.models));
-            return Ok(None);
-        }
-        tokio::time::sleep(RETRY_AFTER).await;
+        let pause = match error {
+            NotForwarded::Lost(_) => RETRY_AFTER,
+            NotForwarded::Refused(_) if self.dispatch.has_devices() => {
+                call.granted = Some(self.dispatch.grant_here(grant.granted.models));
+                return Ok(None);
+            }
+            NotForwarded::Refused(_) => {
+                self.refusals += 1;
+                if self.refusals > REFUSALS_MAX {
+                    let text = format!("{text}, and this node has no device; try again");
+                    return Err(Fault::new(ErrorCode::Unavailable, text));
+                }
+                RETRY_AFTER * self.refusals
+            }
+        };
+        // The next placement fails if the deadline passes meanwhile.
+        tokio::time::sleep_until((Instant::now() + pause).min(call.deadline).into()).await;
         Ok(None)
     }
 
@@ -202,6 +221,11 @@ async fn encode(
 }
 
 impl Dispatch {
+    /// Whether this node may run calls. A node without devices only accepts them.
+    pub(super) fn has_devices(&self) -> bool {
+        !self.models.devices().is_empty()
+    }
+
     /// A grant for a call that has to run on this node, on the device that suits its models.
     pub(super) fn grant_here(&self, models: Vec<ModelId>) -> Granted {
         let device = self.models.device_for(&models);

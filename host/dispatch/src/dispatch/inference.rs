@@ -55,6 +55,10 @@ impl Dispatch {
     /// Loads a model into this node's device memory, to measure it here or ahead of its
     /// inferences. Waits until the deadline.
     pub async fn load_here(&self, call: &mut CallCtx, model: ModelTarget) -> Result<ReadyModel, Fault> {
+        if !self.has_devices() {
+            let text = "this node has no device (devices = \"none\"); send the request to a node with devices, which `weir status` lists";
+            return Err(Fault::new(ErrorCode::NoDevice, text));
+        }
         let entry = model.entry.clone();
         let target = Target::Model(model);
         let mut admitted = self.admit(call, &target, 1).await?;

@@ -10,6 +10,7 @@ use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use serde_json::{Value, json};
 use weir_control::devices::NodeDevice;
+use weir_control::models::BackendKind;
 use weir_inference::BatchRules;
 use weir_inference::Content;
 use weir_types::{ElementType, ErrorCode, Port};
@@ -103,15 +104,18 @@ fn instance_group(target: &NamedTarget, Group { gpu, count }: &Group) -> Value {
 /// Returns the backend of a target and its instance groups. Functions and workflows run in the
 /// sandbox.
 pub(crate) fn instances(node: &NodeState, target: &NamedTarget) -> (&'static str, Vec<Group>) {
-    let first = node.models.devices().first();
+    let first = node.models.devices().iter().next();
     match target {
         NamedTarget::Function(deployment) => {
             ("weir", vec![Group { gpu: None, count: deployment.manifest.limits.concurrency_max }])
         }
-        NamedTarget::Workflow(_) => ("weir", vec![Group { gpu: None, count: first.slots() }]),
+        NamedTarget::Workflow(_) => {
+            ("weir", vec![Group { gpu: None, count: first.map_or(1, |first| first.slots()) }])
+        }
         NamedTarget::Model(entry) => {
             let devices = node.models.devices_of(entry);
-            let backend = devices.first().copied().unwrap_or(first).cache.backend().name();
+            let on = devices.first().copied().or(first.map(|first| &**first));
+            let backend = on.map_or(other_nodes_backend(node), |device| device.cache.backend().name());
             let own = entry.record.manifest.slots;
             let group = |device: &&NodeDevice| Group {
                 gpu: node.models.devices().accelerator(device.ordinal),
@@ -119,6 +123,14 @@ pub(crate) fn instances(node: &NodeState, target: &NamedTarget) -> (&'static str
             };
             (backend, devices.iter().map(group).collect())
         }
+    }
+}
+
+/// The backend of the models of a node without devices, which other nodes run.
+fn other_nodes_backend(node: &NodeState) -> &'static str {
+    match node.config.models.backend {
+        BackendKind::Onnxruntime => "onnxruntime",
+        BackendKind::Fake => "fake",
     }
 }
 

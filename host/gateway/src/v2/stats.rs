@@ -8,6 +8,7 @@ use crate::state::NodeExtractor;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use serde_json::{Value, json};
+use std::sync::Arc;
 use weir_control::devices::NodeDevice;
 use weir_telemetry::Tally;
 
@@ -65,7 +66,7 @@ fn statistics(node: &NodeState, target: &NamedTarget) -> Value {
 /// Returns the memory that a model takes on devices.
 fn memory_usage(node: &NodeState, target: &NamedTarget) -> Vec<Value> {
     let NamedTarget::Model(entry) = target else { return Vec::new() };
-    let usage = |device: &NodeDevice| {
+    let usage = |device: &Arc<NodeDevice>| {
         let resident = device.cache.resident().into_iter().find(|model| model.id == *entry.source.id())?;
         let accelerator = node.models.devices().accelerator(device.ordinal);
         let kind = if accelerator.is_some() { "GPU" } else { "CPU" };

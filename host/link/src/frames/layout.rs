@@ -135,7 +135,9 @@ variants! {
         18 => Released { device, model },
     }
     Platform as "platform" { 0 => Cpu, 1 => Cuda, 2 => Fake }
-    Rejection as "rejection" { 0 => QueueFull, 1 => NoCapacity, 2 => Deadline, 3 => Slo, 4 => NodeLost }
+    Rejection as "rejection" {
+        0 => QueueFull, 1 => NoCapacity, 2 => Deadline, 3 => Slo, 4 => NodeLost, 5 => NoDevice
+    }
     StorageTier as "storage tier" { 0 => Sibling, 1 => Memory, 2 => Disk, 3 => ObjectStore }
 }
 

@@ -132,6 +132,7 @@ pub(crate) fn command() -> impl Strategy<Value = DispatcherCommand> {
         Rejection::Deadline,
         Rejection::Slo,
         Rejection::NodeLost,
+        Rejection::NoDevice,
     ]);
     prop_oneof![
         id().prop_map(|invocation| DispatcherCommand::Reserved { invocation }),

@@ -26,6 +26,7 @@ pub struct PlacementMetrics {
     /// The labels of `device_backlog`.
     backlog_devices: Mutex<BTreeSet<BacklogDeviceLabels>>,
     run_slots: Gauge,
+    waiting_calls: Gauge,
     copies_missing: Gauge,
 }
 
@@ -49,6 +50,8 @@ pub struct SchedulerBacklog {
     pub committed_s: f64,
     /// Run slots of the devices.
     pub run_slots: u32,
+    /// Number of invocations that wait for a device.
+    pub waiting_calls: u64,
     /// Copies of models that `copies_min` requires and no device keeps.
     pub copies_missing: u64,
 }
@@ -87,6 +90,12 @@ impl PlacementMetrics {
             "Run slots of the devices on which this node's scheduler places invocations",
             run_slots.clone(),
         );
+        let waiting_calls = Gauge::default();
+        registry.register(
+            "scheduler_waiting_calls",
+            "Invocations that wait in this node's scheduler for a device, or for their tenant's turn",
+            waiting_calls.clone(),
+        );
         let copies_missing = Gauge::default();
         registry.register(
             "scheduler_copies_missing",
@@ -94,16 +103,25 @@ impl PlacementMetrics {
             copies_missing.clone(),
         );
         let backlog_devices = Mutex::default();
-        Self { estimate_ratio, backlog, device_backlog, backlog_devices, run_slots, copies_missing }
+        Self {
+            estimate_ratio,
+            backlog,
+            device_backlog,
+            backlog_devices,
+            run_slots,
+            waiting_calls,
+            copies_missing,
+        }
     }
 
     /// Sets the gauges of the scheduler's work, all zero for a node that asks a dispatcher.
     pub fn set_backlog(&self, backlog: SchedulerBacklog) {
-        let SchedulerBacklog { waiting_s, committed_s, run_slots, copies_missing } = backlog;
+        let SchedulerBacklog { waiting_s, committed_s, run_slots, waiting_calls, copies_missing } = backlog;
         for (state, seconds) in [("waiting", waiting_s), ("committed", committed_s)] {
             self.backlog.get_or_create(&BacklogLabels { state }).set(seconds);
         }
         self.run_slots.set(i64::from(run_slots));
+        self.waiting_calls.set(i64::try_from(waiting_calls).unwrap_or(i64::MAX));
         self.copies_missing.set(i64::try_from(copies_missing).unwrap_or(i64::MAX));
     }
 

@@ -231,6 +231,7 @@ fn reason_of(code: ErrorCode) -> &'static str {
         ErrorCode::QueueFull
         | ErrorCode::AnswersFull
         | ErrorCode::NoCapacity
+        | ErrorCode::NoDevice
         | ErrorCode::Unavailable
         | ErrorCode::ModelQuarantined
         | ErrorCode::DeadlineExceeded => "REJECTED",
