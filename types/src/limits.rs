@@ -71,6 +71,8 @@ limits! {
     cpu_time_ms: u64 = 10_000, cap 300_000;
     /// Time from the request's arrival to the end of its response, including waiting.
     deadline_ms: u64 = 30_000, cap 600_000;
+    /// Time for which a WebSocket may be open. `deadline_ms` limits the time to answer its handshake.
+    websocket_ms: u64 = 3_600_000, cap 86_400_000;
     /// Concurrent invocations of the function on a node.
     concurrency_max: u32 = 128, cap 1_000;
     /// Waiting invocations of the function on a node. Further calls are answered with 429.

@@ -5,6 +5,7 @@ mod response;
 
 pub use request::Request;
 pub use response::Response;
+pub(crate) use response::write;
 
 use wasip2::http::types::{IncomingRequest, ResponseOutparam};
 

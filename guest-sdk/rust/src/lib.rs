@@ -94,6 +94,7 @@ mod http;
 pub use http::{Request, Response};
 #[cfg(feature = "router")]
 mod router;
+pub mod websocket;
 #[cfg(feature = "router")]
 pub use router::{Params, Router};
 

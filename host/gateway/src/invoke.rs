@@ -12,6 +12,7 @@ use super::request_id::RequestId;
 use super::traces::{self, CallRoute};
 use super::v2::{self, NamedTarget};
 use super::versions::parse_version_ref;
+use super::websocket::{self, OverWebSocket};
 use crate::NodeState;
 use axum::body::Body;
 use axum::extract::Request;
@@ -20,6 +21,7 @@ use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue, Method};
 use std::sync::Arc;
 use std::time::Instant;
+use weir_call::Objective;
 use weir_call::body::BodyLimit;
 use weir_call::headers;
 use weir_call::until;
@@ -28,6 +30,7 @@ use weir_cluster::refused;
 use weir_control::models::ModelChoices;
 use weir_control::registry::DeployedFunction;
 use weir_dispatch::{CallCtx, FunctionTarget, HttpRequest, deadline};
+use weir_sandbox::instance::GuestRequestBody;
 use weir_types::api::InvocationKind;
 use weir_types::{ErrorCode, FunctionKind, Name, TenantId, VersionRef};
 
@@ -75,6 +78,10 @@ pub(super) async fn invoke(
     let named = target.version(call)?;
     let choice = VersionChoice::for_request(&request).of_version(named.as_ref());
     let deployment = find(node, &tenant, name, choice).await?;
+    let offer = match websocket::Offer::take(&mut request) {
+        Ok(offer) => offer,
+        Err(refusal) => return Ok(refusal),
+    };
     if let Some(prefer) = PreferHeader::take(request.headers_mut())? {
         let limits = &deployment.manifest.limits;
         let later = Later {
@@ -92,7 +99,12 @@ pub(super) async fn invoke(
         return Err(ApiError::new(ErrorCode::Unavailable, "the node is shutting down; try another"));
     }
     let version = deployment.id.version;
-    match run(node, deployment, None, target, request, id).await {
+    let answered = match offer {
+        // Boxed: other calls do not contain this future.
+        Some(offer) => Box::pin(websocket::open(node, deployment, target, request, offer, id)).await,
+        None => run(node, deployment, None, target, request, id).await,
+    };
+    match answered {
         Ok(mut response) => {
             response.headers_mut().insert(headers::VERSION, version.0.into());
             Ok(response)
@@ -150,7 +162,7 @@ async fn find(
     }
 }
 
-async fn run(
+pub(super) async fn run(
     node: &NodeState,
     deployment: Arc<DeployedFunction>,
     grant: Option<ForwardGrant>,
@@ -161,7 +173,17 @@ async fn run(
     let (head, body) = request.into_parts();
     let target = NamedTarget::Function(deployment.clone());
     let route = CallRoute::Function { method: &head.method, path: head.uri.path() };
-    let ctx = call_ctx(node, &target, route, grant, &head.headers, id, Instant::now())?;
+    let is_socket = head.extensions.get::<OverWebSocket>().is_some()
+        || grant.as_ref().is_some_and(|grant| grant.is_websocket);
+    let granted_ms = grant.as_ref().map_or(u64::MAX, |grant| grant.deadline_in_ms);
+    let mut ctx = call_ctx(node, &target, route, grant, &head.headers, id, Instant::now())?;
+    if is_socket {
+        let limit_ms = websocket::time_ms_max(node, &deployment.manifest.limits);
+        ctx.deadline = deadline(ctx.arrived, limit_ms.min(granted_ms));
+        ctx.is_websocket = true;
+        // An objective is for the latency of an answer.
+        ctx.objective = Objective::default();
+    }
     let trace = ctx.trace.clone();
     let function = node.dispatch.function_target(&ctx, deployment);
     let account = function.account.clone();
@@ -221,6 +243,7 @@ pub(super) fn call_ctx(
         inputs: Vec::new(),
         models,
         granted: grant.map(|grant| grant.granted),
+        is_websocket: false,
     })
 }
 
@@ -236,8 +259,11 @@ async fn http(
     let length = content_length(&head.headers)?;
     let limit = request_limit(function.deployment());
     let arena = node.arena.tenant(&function.deployment().id.tenant);
-    let receiving = receive(body, length, &arena, limit);
-    let body = received(&ctx, function.deployment(), receiving).await?;
+    let body = match ctx.is_websocket {
+        // Each message has its limit.
+        true => GuestRequestBody::Stream(body),
+        false => received(&ctx, function.deployment(), receive(body, length, &arena, limit)).await?,
+    };
     prepare(&mut head.headers, id);
     guest_url::set_prefix(&mut head, called.prefix_len(), ctx.granted.is_some());
     guest_url::set_scheme(&mut head);
@@ -246,6 +272,7 @@ async fn http(
     let DeployedFunction { manifest, answers, .. } = &**call.function.deployment();
     // The response to a forwarded call is cached by the node that forwarded it.
     if manifest.cache_ttl_ms.is_some()
+        && !call.ctx.is_websocket
         && call.ctx.granted.is_none()
         && let Some(scope) = node.response_cache.scope(answers, manifest.cache_ttl_ms)
     {

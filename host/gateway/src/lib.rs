@@ -57,12 +57,13 @@ mod usage;
 mod v2;
 mod versions;
 mod visibility;
+mod websocket;
 mod workflows;
 
 pub use access::Access;
 pub use auth::Tokens;
 pub use canary::watch_canaries;
-pub use config::{AccessConfig, AnswersConfig, ArrivalConfig, GatewayConfig, PagesConfig};
+pub use config::{AccessConfig, AnswersConfig, ArrivalConfig, GatewayConfig, PagesConfig, WebSocketConfig};
 pub use pages::PageGuard;
 pub use permission::Caller;
 pub use placements::GivenIds;
@@ -81,7 +82,7 @@ use axum::response::{IntoResponse, Response};
 use error::{ApiError, Dialect};
 use guest_url::OverTls;
 use health::Monitoring;
-use http::header::{ALLOW, CONNECTION};
+use http::header::{ALLOW, CONNECTION, SEC_WEBSOCKET_VERSION};
 use http::{HeaderValue, Version};
 use invoke::CallTarget;
 use prometheus_client::metrics::gauge::Gauge;
@@ -154,9 +155,11 @@ impl Gateway {
             }
         };
         if let Some(error) = response.extensions_mut().remove::<ApiError>() {
-            let allowed = response.headers_mut().remove(ALLOW);
+            let kept =
+                [ALLOW, SEC_WEBSOCKET_VERSION].map(|name| (response.headers_mut().remove(&name), name));
             response = error.respond(dialect, id.as_str());
-            response.headers_mut().extend(allowed.map(|methods| (ALLOW, methods)));
+            let kept = kept.into_iter().filter_map(|(value, name)| Some((name, value?)));
+            response.headers_mut().extend(kept);
             if !unread.drain().await || must_close {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
@@ -222,6 +225,7 @@ impl Gateway {
         if let Err(error) = head::check_size(&request) {
             return error.into_response();
         }
+        websocket::lift_token(&mut request);
         let caller = match self.identify(&mut request, audited).await {
             Ok(caller) => caller,
             Err(error) => return error.into_response(),

@@ -1,4 +1,4 @@
-//! Permits for uploads, with a share for each tenant.
+//! Permits for uploads and for WebSockets, with a share for each tenant.
 
 use crate::GatewayConfig;
 use parking_lot::Mutex;
@@ -7,73 +7,98 @@ use std::sync::Arc;
 use weir_call::Fault;
 use weir_types::{ErrorCode, TenantId};
 
-/// Permits for uploads, with a share for each tenant.
-pub(crate) struct UploadPermits(Arc<PermitsShared>);
+/// Permits with a share for each tenant.
+pub(crate) struct TenantPermits(Arc<PermitsShared>);
 
 struct PermitsShared {
     all_max: u32,
     tenant_max: u32,
-    under_way: Mutex<UploadsInProgress>,
+    texts: PermitTexts,
+    in_use: Mutex<PermitsInUse>,
 }
 
-/// Uploads in progress, in total and by tenant.
+/// Texts of the refusal: `10 uploads of this tenant are received already (gateway.tenant_uploads_max)`.
+struct PermitTexts {
+    what: &'static str,
+    how: &'static str,
+    all_setting: &'static str,
+    tenant_setting: &'static str,
+}
+
+/// Permits in use, in total and by tenant.
 #[derive(Default)]
-struct UploadsInProgress {
+struct PermitsInUse {
     all: u32,
     tenants: HashMap<TenantId, u32>,
 }
 
-/// Permit for one upload, until dropped.
-pub(super) struct UploadPermit {
+/// One permit, until dropped.
+pub(crate) struct TenantPermit {
     shared: Arc<PermitsShared>,
     tenant: TenantId,
 }
 
-impl UploadPermits {
-    /// Creates the permits that the configuration allows.
-    pub(crate) fn new(config: &GatewayConfig) -> Self {
-        Self(Arc::new(PermitsShared {
-            all_max: config.uploads_max.max(1),
-            tenant_max: config.tenant_uploads_max.max(1),
-            under_way: Mutex::default(),
-        }))
-    }
-
-    /// Uploads of a tenant, and their limit.
-    pub(crate) fn usage(&self, tenant: &TenantId) -> (u64, u64) {
-        let under_way = self.0.under_way.lock().tenants.get(tenant).copied().unwrap_or(0);
-        (under_way.into(), self.0.tenant_max.into())
-    }
-
-    /// Takes a permit for an upload of `tenant`.
-    pub(super) fn take(&self, tenant: &TenantId) -> Result<UploadPermit, Fault> {
-        let PermitsShared { all_max, tenant_max, .. } = *self.0;
-        let mut under_way = self.0.under_way.lock();
-        let of_tenant = under_way.tenants.get(tenant).copied().unwrap_or(0);
-        let (whose, count, setting) = if of_tenant >= tenant_max {
-            ("this tenant", tenant_max, "tenant_uploads_max")
-        } else if under_way.all >= all_max {
-            ("all tenants", all_max, "uploads_max")
-        } else {
-            under_way.all += 1;
-            under_way.tenants.insert(tenant.clone(), of_tenant + 1);
-            return Ok(UploadPermit { shared: self.0.clone(), tenant: tenant.clone() });
+impl TenantPermits {
+    /// Creates the permits for uploads.
+    pub(crate) fn for_uploads(config: &GatewayConfig) -> Self {
+        let texts = PermitTexts {
+            what: "uploads",
+            how: "are received, compiled or checked",
+            all_setting: "gateway.uploads_max",
+            tenant_setting: "gateway.tenant_uploads_max",
         };
-        let text = format!(
-            "{count} uploads of {whose} are received, compiled or checked on this node already (gateway.{setting}); try again"
-        );
+        Self::new(config.uploads_max.max(1), config.tenant_uploads_max.max(1), texts)
+    }
+
+    /// Creates the permits for open WebSockets.
+    pub(crate) fn for_websockets(config: &GatewayConfig) -> Self {
+        let texts = PermitTexts {
+            what: "WebSockets",
+            how: "are open",
+            all_setting: "gateway.websockets.open_max",
+            tenant_setting: "gateway.websockets.tenant_open_max",
+        };
+        Self::new(config.websockets.open_max, config.websockets.tenant_open_max, texts)
+    }
+
+    fn new(all_max: u32, tenant_max: u32, texts: PermitTexts) -> Self {
+        Self(Arc::new(PermitsShared { all_max, tenant_max, texts, in_use: Mutex::default() }))
+    }
+
+    /// Permits of a tenant, and their limit.
+    pub(crate) fn usage(&self, tenant: &TenantId) -> (u64, u64) {
+        let in_use = self.0.in_use.lock().tenants.get(tenant).copied().unwrap_or(0);
+        (in_use.into(), self.0.tenant_max.into())
+    }
+
+    /// Takes a permit for `tenant`.
+    pub(crate) fn take(&self, tenant: &TenantId) -> Result<TenantPermit, Fault> {
+        let PermitsShared { all_max, tenant_max, ref texts, .. } = *self.0;
+        let mut in_use = self.0.in_use.lock();
+        let of_tenant = in_use.tenants.get(tenant).copied().unwrap_or(0);
+        let (whose, count, setting) = if of_tenant >= tenant_max {
+            ("this tenant", tenant_max, texts.tenant_setting)
+        } else if in_use.all >= all_max {
+            ("all tenants", all_max, texts.all_setting)
+        } else {
+            in_use.all += 1;
+            in_use.tenants.insert(tenant.clone(), of_tenant + 1);
+            return Ok(TenantPermit { shared: self.0.clone(), tenant: tenant.clone() });
+        };
+        let PermitTexts { what, how, .. } = texts;
+        let text = format!("{count} {what} of {whose} {how} on this node already ({setting}); try again");
         Err(Fault::new(ErrorCode::QueueFull, text))
     }
 }
 
-impl Drop for UploadPermit {
+impl Drop for TenantPermit {
     fn drop(&mut self) {
-        let mut under_way = self.shared.under_way.lock();
-        under_way.all -= 1;
-        if let Some(count) = under_way.tenants.get_mut(&self.tenant) {
+        let mut in_use = self.shared.in_use.lock();
+        in_use.all -= 1;
+        if let Some(count) = in_use.tenants.get_mut(&self.tenant) {
             *count -= 1;
             if *count == 0 {
-                under_way.tenants.remove(&self.tenant);
+                in_use.tenants.remove(&self.tenant);
             }
         }
     }
@@ -86,14 +111,15 @@ mod tests {
     #[test]
     fn tenant_has_a_share_of_the_permits() {
         let config = GatewayConfig { uploads_max: 3, tenant_uploads_max: 2, ..GatewayConfig::default() };
-        let permits = UploadPermits::new(&config);
+        let permits = TenantPermits::for_uploads(&config);
         let take = |tenant: &str| permits.take(&TenantId::new(tenant).unwrap());
         let held = [take("a").unwrap(), take("a").unwrap()];
         assert!(take("a").is_err(), "its share is in use");
         let last = take("b").unwrap();
-        assert!(take("c").is_err(), "all permits are in use");
+        let error = take("c").err().expect("all permits are in use");
+        assert!(error.text.contains("3 uploads of all tenants are received"), "{}", error.text);
         drop(held);
         drop((take("a").unwrap(), take("c").unwrap(), last));
-        assert!(permits.0.under_way.lock().tenants.is_empty());
+        assert!(permits.0.in_use.lock().tenants.is_empty());
     }
 }

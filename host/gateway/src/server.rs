@@ -17,6 +17,7 @@ pub use threads::Threads;
 
 use super::Gateway;
 use crate::guest_url::OverTls;
+use crate::websocket::SessionSlot;
 use crate::{Admitted, GatewayConfig};
 use activity::RequestInProgress;
 use addresses::{AddressPermit, RemoteAddresses};
@@ -192,10 +193,12 @@ impl Server {
         let builder = self.builder.clone();
         let watcher = graceful.watcher();
         let placed = place.take();
+        let open = graceful.watcher();
         // The task ends with its client, its timeouts, or the drain; the graceful shutdown waits
         // for it.
         place.runtime().spawn(async move {
-            let _held = (permits, placed);
+            // The shutdown waits for a WebSocket too, after the connection was upgraded.
+            let _held = (permits, placed, open);
             let stream = match TcpStream::from_std(stream) {
                 Ok(stream) => Linger::new(stream, connection.clone()),
                 Err(error) => return tracing::warn!(%error, "handing a connection to its thread failed"),
@@ -213,10 +216,15 @@ impl Server {
             let peer = stream.peer().cloned();
             let over_tls = stream.is_tls().then_some(OverTls);
             let service = service(gateway, connection.clone(), from, peer.clone(), over_tls);
-            let stream = TokioIo::new(FramingGuard::new(stream));
-            let serving = watcher.watch(builder.serve_connection(stream, service).into_owned());
+            let stream = TokioIo::new(FramingGuard::new(stream, connection.clone()));
+            let serving = watcher.watch(builder.serve_connection_with_upgrades(stream, service).into_owned());
             node.metrics.process.connections.inc();
-            let serving = connection.supervise(&node.permits.answers, timeouts, serving);
+            let serving = async {
+                connection.supervise(&node.permits.answers, timeouts, serving).await;
+                if let Some((session, scopes)) = connection.take_session() {
+                    session.run(scopes).await;
+                }
+            };
             tokio::select! {
                 () = serving => {}
                 () = until_distrusted(handshakes.as_ref(), peer.as_ref()) => {
@@ -276,6 +284,9 @@ fn answer_of(
     is_h2: bool,
 ) -> http::Response<AnswerBody> {
     let overrun = response.extensions_mut().remove::<BodyOverrun>();
+    if let Some(session) = response.extensions_mut().remove::<SessionSlot>() {
+        connection.upgrade(&session, scopes.clone());
+    }
     if !is_h2 {
         connection.set_overrun(overrun.clone());
     }

@@ -4,7 +4,7 @@ use crate::GatewayConfig;
 use crate::access::Access;
 use crate::answers::AnswerBudget;
 use crate::lookups::Lookups;
-use crate::permits::UploadPermits;
+use crate::permits::TenantPermits;
 use crate::placements::GivenIds;
 use crate::quotas::{QuotaConfig, Quotas};
 use axum::extract::State;
@@ -43,7 +43,9 @@ pub struct Permits {
     /// For clients that follow events.
     pub(crate) event_followers: Arc<Semaphore>,
     /// For uploads.
-    pub(crate) uploads: UploadPermits,
+    pub(crate) uploads: TenantPermits,
+    /// For open WebSockets.
+    pub(crate) websockets: TenantPermits,
     /// For compiling deployed components: `sandbox.compiles_max` at once.
     pub compiles: Turnstile,
     /// For the memory of answers that clients have not taken yet.
@@ -67,7 +69,8 @@ impl Permits {
             json: Arc::new(Semaphore::new(gateway.threads.max(1))),
             profiling: Arc::new(Semaphore::new(1)),
             event_followers: Arc::new(Semaphore::new(FOLLOWERS_MAX)),
-            uploads: UploadPermits::new(gateway),
+            uploads: TenantPermits::for_uploads(gateway),
+            websockets: TenantPermits::for_websockets(gateway),
             compiles: Turnstile::new(
                 "compilations",
                 sandbox.compiles_max as usize,

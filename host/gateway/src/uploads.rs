@@ -3,7 +3,7 @@
 use super::Caller;
 use super::error::ApiError;
 use super::manifest::{self, UploadOptions};
-use super::permits::UploadPermit;
+use super::permits::TenantPermit;
 use crate::NodeState;
 use axum::extract::Request;
 use serde::de::DeserializeOwned;
@@ -17,7 +17,7 @@ pub(super) struct ReceivedUpload<Manifest> {
     pub(super) options: UploadOptions,
     pub(super) staged: Staged,
     /// Permit to hold until the upload is processed.
-    pub(super) place: UploadPermit,
+    pub(super) place: TenantPermit,
 }
 
 /// Receives an upload of `caller` into a file in the folder of `blobs`. Fails above the limits on

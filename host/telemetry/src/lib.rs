@@ -13,10 +13,10 @@ pub mod usage;
 
 pub use audit::{AuditConfig, AuditEvent, AuditLog};
 pub use metrics::{
-    AnswerScope, BACKLOG_DEVICES_MAX, ColdStart, CutCause, DemandTotals, FunctionColdStart, FunctionMetrics,
-    HandshakeFailure, HedgeMetrics, InstanceScope, LoadReason, LoadSource, Metrics, ModelCanaryMetrics,
-    ModelColdStart, QuotaKind, Retired, SchedulerBacklog, Served, ShadowMetrics, Signal, SizeMetrics,
-    SpanDrop, Tally, TextFormat, Times,
+    AnswerScope, BACKLOG_DEVICES_MAX, ClosedBy, ColdStart, CutCause, DemandTotals, FunctionColdStart,
+    FunctionMetrics, HandshakeFailure, HedgeMetrics, InstanceScope, LoadReason, LoadSource, Metrics,
+    ModelCanaryMetrics, ModelColdStart, QuotaKind, Retired, SchedulerBacklog, Served, ShadowMetrics, Signal,
+    SizeMetrics, SpanDrop, Tally, TextFormat, Times,
 };
 pub use trace::{
     Attribute, AttributeValue, CallDescription, EndedSpan, Phase, RecentCallLimits, RecentCalls,

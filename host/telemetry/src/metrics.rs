@@ -32,6 +32,7 @@ mod tls;
 mod triggers;
 mod triton;
 mod usage;
+mod websockets;
 
 use access::AccessMetrics;
 pub use access::QuotaKind;
@@ -52,6 +53,7 @@ pub use placements::{BACKLOG_DEVICES_MAX, SchedulerBacklog};
 pub use served::{DemandTotals, Served, Tally, Times};
 pub use shadows::ShadowMetrics;
 pub use sizes::SizeMetrics;
+pub use websockets::ClosedBy;
 
 use super::events::EventLog;
 use super::gpus::GpuMonitor;

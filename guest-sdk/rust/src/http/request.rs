@@ -114,6 +114,10 @@ impl Request {
         crate::take_body::<T>(shape)
     }
 
+    pub(crate) fn consume(&self) -> Result<IncomingBody, ()> {
+        self.raw.consume()
+    }
+
     fn target(&self) -> &str {
         self.target.get_or_init(|| self.raw.path_with_query().unwrap_or_default())
     }

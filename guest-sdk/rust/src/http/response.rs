@@ -1,9 +1,12 @@
 //! HTTP responses.
 
-use crate::{Error, Tensor, reply_with};
+use crate::websocket::{MEDIA_TYPE, WebSocket};
+use crate::{Error, Request, Tensor, reply_with};
 use std::borrow::Cow;
-use wasip2::http::types::{ErrorCode, Fields, OutgoingBody, OutgoingResponse, ResponseOutparam};
-use wasip2::io::streams::{OutputStream, StreamError};
+use wasip2::http::types::{
+    ErrorCode, Fields, IncomingBody, OutgoingBody, OutgoingResponse, ResponseOutparam,
+};
+use wasip2::io::streams::{InputStream, OutputStream, StreamError};
 
 /// Largest write that `blocking-write-and-flush` accepts.
 const BLOCKING_WRITE_BYTES: usize = 4096;
@@ -26,6 +29,42 @@ pub struct Response {
 enum Body {
     Bytes(Cow<'static, [u8]>),
     OnNode(Box<dyn OnNode>),
+    WebSocket(Box<dyn ServeSocket>),
+}
+
+/// The handler of a WebSocket, with the messages of the client. It is a trait object, so that
+/// functions without WebSockets do not contain their code.
+trait ServeSocket: std::fmt::Debug {
+    /// Runs the handler until the WebSocket is closed.
+    fn serve(self: Box<Self>, output: OutputStream);
+}
+
+struct SocketHandler<F> {
+    input: (InputStream, IncomingBody),
+    handler: F,
+}
+
+impl<F> std::fmt::Debug for SocketHandler<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SocketHandler").finish_non_exhaustive()
+    }
+}
+
+impl<F: FnOnce(&mut WebSocket) -> crate::Result<()>> ServeSocket for SocketHandler<F> {
+    fn serve(self: Box<Self>, output: OutputStream) {
+        let mut socket = WebSocket::new(self.input, output);
+        let ended = (self.handler)(&mut socket);
+        let is_open = socket.closed().is_none();
+        // Fails if the client has closed the WebSocket meanwhile.
+        let _ = match ended {
+            Ok(()) if is_open => socket.close(1000, ""),
+            Err(error) if is_open => {
+                eprintln!("the WebSocket is closed because of an error: {error}");
+                socket.close(1011, "")
+            }
+            _ => Ok(()),
+        };
+    }
 }
 
 /// A body whose bytes are in the node's memory, such as a tensor. It is a trait object, so that
@@ -79,6 +118,18 @@ impl Response {
         Self::with_body("application/octet-stream", Body::OnNode(Box::new(tensor)))
     }
 
+    /// Accepts a WebSocket, and serves it with `handler` until the handler returns: see
+    /// [`websocket`](crate::websocket). An error of the handler closes the WebSocket with code 1011.
+    ///
+    /// Fails if the request does not open a WebSocket; the error becomes a 426 response.
+    pub fn websocket(
+        request: Request,
+        handler: impl FnOnce(&mut WebSocket) -> crate::Result<()> + 'static,
+    ) -> crate::Result<Self> {
+        let input = WebSocket::input(&request)?;
+        Ok(Self::with_body(MEDIA_TYPE, Body::WebSocket(Box::new(SocketHandler { input, handler }))))
+    }
+
     /// Sets the status.
     #[must_use]
     pub fn with_status(mut self, status: u16) -> Self {
@@ -128,11 +179,13 @@ impl Response {
         let body = response.body();
         ResponseOutparam::set(out, Ok(response));
         let body = body.map_err(|()| "it has no body")?;
-        if let Body::Bytes(bytes) = &self.body
-            && !bytes.is_empty()
-        {
-            let stream = body.write().map_err(|()| "its body was taken")?;
-            write(&stream, bytes).map_err(|error| error.to_string())?;
+        match self.body {
+            Body::Bytes(bytes) if !bytes.is_empty() => {
+                let stream = body.write().map_err(|()| "its body was taken")?;
+                write(&stream, &bytes).map_err(|error| error.to_string())?;
+            }
+            Body::WebSocket(socket) => socket.serve(body.write().map_err(|()| "its body was taken")?),
+            Body::Bytes(_) | Body::OnNode(_) => {}
         }
         OutgoingBody::finish(body, None).map_err(|error| error.to_string())
     }
@@ -150,7 +203,7 @@ impl Response {
 
 /// Writes a small body with a single host call, and a larger one in pieces as the node accepts
 /// them.
-fn write(stream: &OutputStream, mut bytes: &[u8]) -> Result<(), StreamError> {
+pub(crate) fn write(stream: &OutputStream, mut bytes: &[u8]) -> Result<(), StreamError> {
     if bytes.len() <= BLOCKING_WRITE_BYTES {
         return stream.blocking_write_and_flush(bytes);
     }
@@ -215,7 +268,7 @@ mod tests {
     fn parts(response: Response) -> (u16, Vec<(String, String)>, Vec<u8>) {
         let headers =
             response.headers.into_iter().map(|(name, value)| (name, String::from_utf8(value).unwrap()));
-        let Body::Bytes(body) = response.body else { panic!("it is a tensor") };
+        let Body::Bytes(body) = response.body else { panic!("it is no bytes") };
         (response.status, headers.collect(), body.into_owned())
     }
 

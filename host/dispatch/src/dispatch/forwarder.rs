@@ -203,6 +203,7 @@ fn grant(call: &CallCtx, target: &Target, granted: Granted, step_ends_at: Option
         left_for_ms: in_ms(step_ends_at.unwrap_or(call.deadline)),
         is_step: step_ends_at.is_some(),
         chosen: call.models.as_ref().map(|models| models.chosen()).unwrap_or_default(),
+        is_websocket: call.is_websocket,
         granted,
     }
 }

@@ -113,7 +113,11 @@ impl Dispatch {
             guests: &self.guests,
             account,
             log,
-            bytes_max: deployment.manifest.limits.response_body_bytes,
+            // Each message of a WebSocket has its limit.
+            bytes_max: match call.is_websocket {
+                true => u64::MAX,
+                false => deployment.manifest.limits.response_body_bytes,
+            },
             is_bodiless,
         };
         let response = self.drive(deployment, run, receiver, outgoing).await;

@@ -209,6 +209,7 @@ impl Dispatch {
             inputs: Vec::new(),
             models: None,
             granted: Some(granted),
+            is_websocket: false,
         }
     }
 }

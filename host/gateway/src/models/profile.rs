@@ -69,6 +69,7 @@ pub(crate) async fn profile(
         inputs: Vec::new(),
         models: None,
         granted: None,
+        is_websocket: false,
     };
     let model = ModelTarget { entry: entry.clone(), meter: None, is_measured: true };
     let ready = node.dispatch.load_here(&mut call, model).await?;

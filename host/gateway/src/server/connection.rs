@@ -3,7 +3,8 @@
 use super::activity::{Activity, RequestInProgress};
 use super::answer::poll_cut;
 use super::progress::{StallTimer, WriteProgress};
-use crate::answers::AnswerBudget;
+use crate::answers::{AnswerBudget, Scopes};
+use crate::websocket::{Session, SessionSlot};
 use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
 use std::fmt::Display;
@@ -16,10 +17,9 @@ use weir_call::body::BodyOverrun;
 use weir_telemetry::CutCause;
 
 /// State of one connection. Cheap to clone.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct ConnectionState(Arc<ConnectionShared>);
 
-#[derive(Debug)]
 struct ConnectionShared {
     activity: Activity,
     /// Bytes of all answers.
@@ -29,6 +29,10 @@ struct ConnectionShared {
     /// The limit of time of the function that writes the current answer of HTTP/1.
     overrun: Mutex<Option<BodyOverrun>>,
     is_cut: AtomicBool,
+    /// Whether the connection does not speak HTTP any more.
+    is_upgraded: AtomicBool,
+    /// The WebSocket that begins after the last response.
+    session: Mutex<Option<(Box<Session>, Arc<Scopes>)>>,
 }
 
 /// Idle times after which a connection is closed.
@@ -40,6 +44,12 @@ pub(super) struct Timeouts {
     pub(super) later: Duration,
 }
 
+impl std::fmt::Debug for ConnectionState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ConnectionState").field("progress", &self.0.progress).finish_non_exhaustive()
+    }
+}
+
 impl ConnectionState {
     pub(super) fn new() -> Self {
         Self(Arc::new(ConnectionShared {
@@ -48,6 +58,8 @@ impl ConnectionState {
             answer_bytes: Gauge::default(),
             overrun: Mutex::default(),
             is_cut: AtomicBool::new(false),
+            is_upgraded: AtomicBool::new(false),
+            session: Mutex::default(),
         }))
     }
 
@@ -89,6 +101,22 @@ impl ConnectionState {
     /// Sets the limit of time of the current answer of HTTP/1, which has one at a time.
     pub(super) fn set_overrun(&self, overrun: Option<BodyOverrun>) {
         *self.0.overrun.lock() = overrun;
+    }
+
+    /// Begins a WebSocket after the response, whose waiting messages count in `scopes`.
+    pub(super) fn upgrade(&self, session: &SessionSlot, scopes: Arc<Scopes>) {
+        self.0.is_upgraded.store(true, Ordering::Release);
+        *self.0.session.lock() = session.take().map(|session| (session, scopes));
+    }
+
+    /// The WebSocket that the connection has become.
+    pub(super) fn take_session(&self) -> Option<(Box<Session>, Arc<Scopes>)> {
+        self.0.session.lock().take()
+    }
+
+    /// Whether the connection does not speak HTTP any more.
+    pub(super) fn is_upgraded(&self) -> bool {
+        self.0.is_upgraded.load(Ordering::Acquire)
     }
 
     /// Is ready with the reason once the connection must be cut off.

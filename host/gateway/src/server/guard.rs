@@ -1,5 +1,6 @@
 //! Refuses requests whose framing is ambiguous, before hyper reads them.
 
+use super::connection::ConnectionState;
 use super::framing::Framing;
 use std::io;
 use std::pin::Pin;
@@ -15,14 +16,15 @@ const INVALID: &[u8] = b"\0\r\n\r\n";
 /// [`INVALID`] and then the end of the stream.
 pub(super) struct FramingGuard<S> {
     stream: S,
+    connection: ConnectionState,
     framing: Framing,
     /// The rest of the invalid bytes, once a byte was refused.
     refusal: Option<&'static [u8]>,
 }
 
 impl<S> FramingGuard<S> {
-    pub(super) fn new(stream: S) -> Self {
-        Self { stream, framing: Framing::new(), refusal: None }
+    pub(super) fn new(stream: S, connection: ConnectionState) -> Self {
+        Self { stream, connection, framing: Framing::new(), refusal: None }
     }
 }
 
@@ -32,7 +34,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for FramingGuard<S> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Self { stream, framing, refusal } = self.get_mut();
+        let Self { stream, connection, framing, refusal } = self.get_mut();
+        if connection.is_upgraded() && refusal.is_none() {
+            return Pin::new(stream).poll_read(cx, buffer);
+        }
         if refusal.is_none() {
             let before = buffer.filled().len();
             ready!(Pin::new(stream).poll_read(cx, buffer))?;
@@ -89,12 +94,12 @@ mod tests {
             let (mut client, stream) = duplex(piece);
             tokio::spawn(async move { client.write_all(sent).await });
             let mut read = Vec::new();
-            FramingGuard::new(stream).read_to_end(&mut read).await.unwrap();
+            FramingGuard::new(stream, ConnectionState::new()).read_to_end(&mut read).await.unwrap();
             assert_eq!(read, b"GET / HTTP/1.1\r\na: b\0\r\n\r\n");
         }
         let fine = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
         let mut read = Vec::new();
-        FramingGuard::new(&fine[..]).read_to_end(&mut read).await.unwrap();
+        FramingGuard::new(&fine[..], ConnectionState::new()).read_to_end(&mut read).await.unwrap();
         assert_eq!(read, fine);
     }
 }

@@ -1,5 +1,6 @@
 //! Metrics of the node's process: connections, instances and memory.
 
+use super::websockets::WebSocketMetrics;
 use super::{counter, gauge};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -24,6 +25,8 @@ pub struct ProcessMetrics {
     tenant_arena_bytes: Family<TenantLabels, Gauge>,
     /// Linear memory of guests.
     pub guest_memory: GuestMemoryMetrics,
+    /// WebSockets.
+    pub websockets: WebSocketMetrics,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -119,6 +122,7 @@ impl ProcessMetrics {
             arena_pooled_bytes: gauge(registry, "arena_pooled_bytes", pooled),
             tenant_arena_bytes,
             guest_memory: GuestMemoryMetrics::register(registry),
+            websockets: WebSocketMetrics::register(registry),
         }
     }
 }

@@ -156,6 +156,7 @@ impl Steps {
             left_for_ms: 0,
             is_step: true,
             chosen: self.models.as_ref().map(|models| models.chosen()).unwrap_or_default(),
+            is_websocket: false,
             granted: remote.granted.clone(),
         };
         let body = Body::from(Bytes::from(written.body()));

@@ -268,6 +268,7 @@ impl Steps {
             inputs: Vec::new(),
             models: self.models.clone(),
             granted: None,
+            is_websocket: false,
         }
     }
 

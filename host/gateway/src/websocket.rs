@@ -1,0 +1,104 @@
+//! WebSockets of functions (RFC 6455).
+//!
+//! The node speaks the protocol with the client: the opening handshake (`handshake.rs`), control
+//! frames, fragments, limits and the closing handshake (`session.rs`). The function sees one call.
+//! The body of its request has the messages of the client, and the body of its response has its own
+//! messages, as records (`records.rs`, `docs/reference/protocols.md`). Therefore, calls over a
+//! WebSocket are placed, forwarded, limited and measured like others.
+
+mod handshake;
+mod incoming;
+mod outgoing;
+mod records;
+mod session;
+mod socket;
+mod token;
+
+pub(crate) use handshake::Offer;
+pub(crate) use session::{Session, SessionSlot};
+pub(crate) use token::lift_token;
+
+use crate::NodeState;
+use crate::error::ApiError;
+use crate::invoke::{self, CallTarget};
+use crate::request_id::RequestId;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, StatusCode};
+use incoming::MessageBody;
+use session::SessionTerms;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use weir_call::until;
+use weir_control::registry::DeployedFunction;
+use weir_dispatch::deadline;
+use weir_sandbox::instance::OutputSink;
+use weir_types::{ErrorCode, FunctionKind, Limits};
+
+/// Media type of the request and the response of a function that serves a WebSocket.
+const MEDIA_TYPE: &str = "application/vnd.weir.websocket";
+
+/// Request extension: the call is that of a WebSocket, which has its own limit of time and no limit
+/// on the size of its bodies.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OverWebSocket;
+
+/// Time of a call over a WebSocket. The function has a moment to end after the WebSocket was closed.
+pub(crate) fn time_ms_max(node: &NodeState, limits: &Limits) -> u64 {
+    limits.websocket_ms.saturating_add(node.config.gateway.websockets.close_ms.saturating_mul(3))
+}
+
+/// Calls the function, and answers the opening handshake. The response of a function that accepts
+/// has the session, which begins once the connection is upgraded.
+pub(crate) async fn open(
+    node: &NodeState,
+    deployment: Arc<DeployedFunction>,
+    target: CallTarget,
+    request: Request,
+    offer: Offer,
+    id: &RequestId,
+) -> Result<Response, ApiError> {
+    // Tensor functions have no WebSockets: their error explains how they are called.
+    if deployment.record.kind == FunctionKind::Tensor {
+        return invoke::run(node, deployment, None, target, request, id).await;
+    }
+    let limits = &deployment.manifest.limits;
+    let arrived = Instant::now();
+    let tenant = &deployment.id.tenant;
+    let permit = node.permits.websockets.take(tenant)?;
+    let (mut head, _) = request.into_parts();
+    offer.rewrite(&mut head);
+    let (messages, body) = MessageBody::channel(node.arena.tenant(tenant));
+    let request = Request::from_parts(head, Body::new(body));
+    // Boxed: other calls do not contain this future.
+    let calling = Box::pin(invoke::run(node, deployment.clone(), None, target, request, id));
+    let answered = until(deadline(arrived, limits.deadline_ms), calling).await;
+    let response = answered.unwrap_or_else(|| {
+        let text = format!(
+            "the function did not answer the handshake of the WebSocket within {} ms (limits.deadline_ms)",
+            limits.deadline_ms
+        );
+        Err(ApiError::new(ErrorCode::DeadlineExceeded, text))
+    })?;
+    let media_type = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    if response.status() != StatusCode::OK || media_type != Some(MEDIA_TYPE.as_bytes()) {
+        return Ok(response);
+    }
+    let (head, guest) = response.into_parts();
+    let mut accepted = offer.accept(head)?;
+    let log = OutputSink::new(deployment.log.clone(), deployment.id.version, id.shared(), 0);
+    let terms = SessionTerms {
+        config: node.config.gateway.websockets.clone(),
+        stall: Duration::from_millis(node.config.gateway.answers.stall_ms),
+        drain: Duration::from_millis(node.config.gateway.drain_timeout_ms),
+        ends_at: deadline(arrived, limits.websocket_ms),
+        stopping: node.shutdown.stopping.clone(),
+        metrics: node.metrics.clone(),
+        log,
+    };
+    let session = Session::new(offer.into_upgrade(), guest, messages, terms, permit);
+    accepted.extensions_mut().insert(SessionSlot::new(session));
+    Ok(accepted)
+}
