@@ -69,6 +69,10 @@ pub use collector::{CollectedSpan, Collector};
 mod raw;
 pub use raw::{raw, raw_cut_off};
 
+mod web_socket;
+pub use tokio_tungstenite::tungstenite;
+pub use web_socket::{RefusedHandshake, WebSocket};
+
 mod private;
 pub use private::write_private;
 

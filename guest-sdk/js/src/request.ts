@@ -86,6 +86,21 @@ export class Request {
     }
   }
 
+  /**
+   * The body in the pieces in which it arrives.
+   * @internal
+   */
+  stream(): AsyncIterable<Uint8Array> {
+    const { raw, body } = this;
+    this.raw = undefined;
+    this.body = undefined;
+    if (raw !== undefined) return pieces(raw);
+    if (body === undefined) throw new InvalidArgument("the body was taken before");
+    return (async function* () {
+      yield await body;
+    })();
+  }
+
   /** Takes the body as a tensor, without reading it into guest memory. One dimension may be -1. */
   tensor(type: ElementType, shape: readonly number[] = [-1]): Tensor {
     if (this.raw === undefined) throw new InvalidArgument("the body was read before");
@@ -113,11 +128,18 @@ export class Request {
 }
 
 async function received(request: RawRequest): Promise<Uint8Array> {
+  const chunks: Uint8Array[] = [];
+  for await (const chunk of pieces(request)) chunks.push(chunk);
+  return joined(chunks);
+}
+
+async function* pieces(request: RawRequest): AsyncGenerator<Uint8Array, void, undefined> {
   const done = wit.Future.from({ tag: "ok", val: null }, wit.Future.RESULT_VOID_ERROR_CODE);
   const [stream, trailers] = RawRequest.consumeBody(request, done.readable);
-  const chunks: Uint8Array[] = [];
-  for await (const chunk of stream) chunks.push(chunk);
-  stream.drop();
-  trailers.drop();
-  return joined(chunks);
+  try {
+    yield* stream;
+  } finally {
+    stream.drop();
+    trailers.drop();
+  }
 }

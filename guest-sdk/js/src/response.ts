@@ -30,12 +30,16 @@ export class Response {
   private contents: Uint8Array | Tensor | Chunks;
   private whole: Promise<Uint8Array> | undefined;
 
-  constructor(body: string | Uint8Array | Tensor | ChunkSource | null = null, { status = 200, headers = [] }: ResponseInit = {}) {
+  constructor(body: string | Uint8Array | Tensor | ChunkSource | Chunks | null = null, { status = 200, headers = [] }: ResponseInit = {}) {
     if (!Number.isInteger(status) || status < 200 || status > 599) {
       throw new NoAnswer(`the status ${String(status)} is not from 200 to 599`);
     }
     this.status = status;
     this.headers = new Headers(headers);
+    if (body instanceof Chunks) {
+      this.contents = body;
+      return;
+    }
     if (isSource(body)) {
       // The content type is that of the first chunk.
       this.contents = new Chunks(body);

@@ -70,6 +70,13 @@ export class Chunks implements AsyncIterable<Uint8Array> {
   }
 }
 
+/** The records of a WebSocket: its response starts before the first of them. */
+export class SocketChunks extends Chunks {
+  override async start(): Promise<boolean> {
+    return false;
+  }
+}
+
 function encoded(chunk: unknown): Uint8Array {
   if (!isChunk(chunk)) throw new TypeError(noChunk(chunk));
   return typeof chunk === "string" ? new TextEncoder().encode(chunk) : chunk;

@@ -25,6 +25,7 @@ mod tls;
 mod traces;
 mod triggers;
 mod visibility;
+mod websockets;
 
 use weir_tests::{ClusterBuilder, TestCluster, function};
 

@@ -12,3 +12,4 @@ mod seeing;
 mod streaming;
 mod templates;
 mod watched;
+mod websockets;

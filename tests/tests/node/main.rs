@@ -74,4 +74,5 @@ mod triggers;
 mod uploads;
 mod usage;
 mod versions;
+mod websockets;
 mod workflows;

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -12,25 +11,25 @@ from componentize_py_types import Err, Ok
 from wit_world.imports import request as current
 from wit_world.imports import streams, tensors, types
 
-from weir.errors import InvalidArgument, StatusError, from_node
+from weir._wasi_body import Body, serve
+from weir.errors import InvalidArgument, from_node
 from weir.streams import Chunks
 from weir.tensors import Tensor
 
 if TYPE_CHECKING:
     from weir.http import Response
 
-CHUNK_BYTES = 1 << 20
 # Largest write that `blocking-write-and-flush` accepts.
 BLOCKING_WRITE_BYTES = 4096
 # The node's encoding of a dimension that is inferred from the length of the body.
 OPEN = 0xFFFFFFFF
 
 
-def read(raw: types.IncomingRequest) -> tuple[str, str, list[tuple[str, str]], Callable[[], bytes]]:
+def read(raw: types.IncomingRequest) -> tuple[str, str, list[tuple[str, str]], Body]:
     """The arguments of :class:`weir.http.Request`. The body is read on demand."""
     with raw.headers() as fields:
         headers = [(name, value.decode("utf-8", "replace")) for name, value in fields.entries()]
-    return _method(raw.method()), raw.path_with_query() or "/", headers, lambda: _body(raw)
+    return _method(raw.method()), raw.path_with_query() or "/", headers, Body(raw)
 
 
 def send(response: Response, out: types.ResponseOutparam) -> None:
@@ -63,24 +62,6 @@ def _method(method: types.Method) -> str:
     return type(method).__name__.removeprefix("Method_").upper()
 
 
-def _body(raw: types.IncomingRequest) -> bytes:
-    try:
-        body = raw.consume()
-    except Err:
-        raise InvalidArgument("the body was read before") from None
-    chunks = []
-    with body.stream() as stream:
-        while True:
-            try:
-                chunks.append(stream.blocking_read(CHUNK_BYTES))
-            except Err as end:
-                if isinstance(end.value, streams.StreamError_Closed):
-                    break
-                raise StatusError(400, f"the body ended early: {end.value.value.to_debug_string()}") from None
-    types.IncomingBody.finish(body).__exit__(None, None, None)
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-
 def _send(response: Response, out: types.ResponseOutparam) -> None:
     body = response.body
     headers = [(name, str(value).encode()) for name, value in response.headers]
@@ -105,6 +86,9 @@ def _send(response: Response, out: types.ResponseOutparam) -> None:
         with stream_of.write() as stream, closing(body):
             for chunk in body:
                 _write(stream, chunk)
+    elif not isinstance(body, (bytes, Tensor)):
+        with stream_of.write() as stream:
+            serve(body, stream, _write)
     types.OutgoingBody.finish(stream_of, None)
 
 
