@@ -80,7 +80,7 @@ pub(super) async fn invoke(
     let deployment = find(node, &tenant, name, choice).await?;
     let offer = match websocket::Offer::take(&mut request) {
         Ok(offer) => offer,
-        Err(refusal) => return Ok(refusal),
+        Err(refusal) => return Ok(*refusal),
     };
     if let Some(prefer) = PreferHeader::take(request.headers_mut())? {
         let limits = &deployment.manifest.limits;

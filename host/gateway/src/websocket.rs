@@ -89,9 +89,11 @@ pub(crate) async fn open(
     let (head, guest) = response.into_parts();
     let mut accepted = offer.accept(head)?;
     let log = OutputSink::new(deployment.log.clone(), deployment.id.version, id.shared(), 0);
+    let answers = &node.config.gateway.answers;
     let terms = SessionTerms {
         config: node.config.gateway.websockets.clone(),
-        stall: Duration::from_millis(node.config.gateway.answers.stall_ms),
+        stall: Duration::from_millis(answers.stall_ms),
+        stall_bytes_min: (answers.bytes_per_s_min.saturating_mul(answers.stall_ms) / 1_000).max(1),
         drain: Duration::from_millis(node.config.gateway.drain_timeout_ms),
         ends_at: deadline(arrived, limits.websocket_ms),
         stopping: node.shutdown.stopping.clone(),

@@ -53,7 +53,7 @@ async fn messages_are_echoed_in_order_with_their_kinds() {
     all_ended(&node).await;
     eventually("the end", async || (node.metric("weir_websockets", "").await == 0.0).then_some(())).await;
     assert_eq!(node.metric("weir_websockets_closed_total", "by=\"client\"").await, 1.0);
-    assert_eq!(node.metric("weir_invocations_total", "outcome=\"ok\"").await, 1.0);
+    assert_eq!(node.metric("weir_invocations_total", "code=\"ok\"").await, 1.0);
 }
 
 #[tokio::test]

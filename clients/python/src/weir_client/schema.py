@@ -423,6 +423,8 @@ class Limits(TypedDict):
     """Processor time of the guest."""
     deadline_ms: NotRequired[int]
     """Time from the request's arrival to the end of its response."""
+    websocket_ms: NotRequired[int]
+    """Time for which a WebSocket may be open."""
     concurrency_max: NotRequired[int]
     """Concurrent invocations."""
     queue_len_max: NotRequired[int]

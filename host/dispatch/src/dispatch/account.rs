@@ -29,6 +29,8 @@ pub struct Account {
     trace: Trace,
     /// Whether the trace is that of this call, and not of an enclosing one.
     is_traced: bool,
+    /// Whether the client decides about the time of the call.
+    is_websocket: bool,
     usage: Arc<SandboxUsage>,
     /// The comparison that a copy of a call ends; `None` for a call.
     comparison: Mutex<Option<Box<FunctionComparison>>>,
@@ -70,6 +72,7 @@ impl Account {
             objective: call.objective,
             trace: call.trace.clone(),
             is_traced: call.depth == 0,
+            is_websocket: call.is_websocket,
             usage: Arc::default(),
             comparison: Mutex::default(),
             state: Mutex::default(),
@@ -225,7 +228,9 @@ impl Drop for Account {
         let ran = ended.as_ref().map_or(time, |ended| ended.guest_time);
         let status = status.unwrap_or_else(|| failed.map_or(StatusCode::OK, status_of));
         self.deployment.metrics.ended(failed, status, time, self.usage.cpu_time());
-        if let Some(outcome) = CallOutcome::new(failed, status, ran).filter(|_| !is_hit) {
+        // A canary is not compared by the time for which clients keep WebSockets open.
+        let compared = if self.is_websocket { Duration::ZERO } else { ran };
+        if let Some(outcome) = CallOutcome::new(failed, status, compared).filter(|_| !is_hit) {
             self.count_for_trial(outcome);
         }
         if let Some(code) = failed.filter(|code| is_fault(*code)) {

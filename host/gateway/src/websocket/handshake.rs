@@ -50,7 +50,7 @@ fn has_word(headers: &HeaderMap, name: &HeaderName, word: &str) -> bool {
 impl Offer {
     /// Takes the offer of a WebSocket from a request; `None` for ordinary requests. The error is the
     /// response to an invalid handshake.
-    pub(crate) fn take(request: &mut Request) -> Result<Option<Self>, Response> {
+    pub(crate) fn take(request: &mut Request) -> Result<Option<Self>, Box<Response>> {
         if !wants_websocket(request) {
             return Ok(None);
         }
@@ -133,8 +133,8 @@ fn accept_of(key: &[u8]) -> String {
     STANDARD.encode(hash)
 }
 
-fn invalid(text: &str) -> Response {
-    ApiError::new(ErrorCode::InvalidRequest, text).into_response()
+fn invalid(text: &str) -> Box<Response> {
+    Box::new(ApiError::new(ErrorCode::InvalidRequest, text).into_response())
 }
 
 #[cfg(test)]
@@ -157,7 +157,7 @@ mod tests {
         request
     }
 
-    fn refusal(changes: &[(HeaderName, &'static str)]) -> Option<Response> {
+    fn refusal(changes: &[(HeaderName, &'static str)]) -> Option<Box<Response>> {
         Offer::take(&mut request(changes)).err()
     }
 

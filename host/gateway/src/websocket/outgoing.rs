@@ -2,7 +2,7 @@
 
 use super::records::{Close, Record, RecordReader};
 use super::session::{End, SessionTerms, frame_of};
-use super::socket::{Silence, SocketIo};
+use super::socket::{SocketIo, Traffic};
 use crate::answers::{CountedBytes, Scopes};
 use axum::body::Body;
 use bytes::Bytes;
@@ -23,7 +23,7 @@ pub(super) struct MessageWriter<'a> {
     records: RecordReader,
     terms: &'a SessionTerms,
     scopes: Arc<Scopes>,
-    silence: Silence,
+    traffic: Traffic,
     pinged_at: Instant,
     /// The message that the client has not taken yet.
     counted: Option<CountedBytes>,
@@ -35,10 +35,10 @@ impl<'a> MessageWriter<'a> {
         guest: Body,
         terms: &'a SessionTerms,
         scopes: Arc<Scopes>,
-        silence: Silence,
+        traffic: Traffic,
     ) -> Self {
         let records = RecordReader::new(terms.config.message_bytes_max as usize);
-        Self { sink, guest, records, terms, scopes, silence, pinged_at: Instant::now(), counted: None }
+        Self { sink, guest, records, terms, scopes, traffic, pinged_at: Instant::now(), counted: None }
     }
 
     /// Sends the function's messages until it closes the WebSocket, or fails. Can be dropped and
@@ -66,7 +66,7 @@ impl<'a> MessageWriter<'a> {
                 let ping_after = Duration::from_millis(self.terms.config.ping_ms);
                 let ping_due = async {
                     sleep_until(self.pinged_at + ping_after).await;
-                    self.silence.lasts(ping_after).await;
+                    self.traffic.silent_for(ping_after).await;
                 };
                 tokio::select! {
                     frame = self.guest.frame() => match frame {
@@ -96,15 +96,19 @@ impl<'a> MessageWriter<'a> {
 
     /// Waits until the client's connection has taken all messages.
     async fn flush(&mut self) -> Result<(), End> {
-        let flushed = timeout(self.terms.stall, self.sink.flush()).await;
-        self.counted = None;
-        match flushed {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(End::Lost),
-            Err(_) => {
-                tracing::debug!("a WebSocket was cut off: its client reads nothing");
-                self.terms.metrics.answers.cut(CutCause::Stalled);
-                Err(End::Lost)
+        loop {
+            let taken_bytes = self.traffic.taken_bytes();
+            match timeout(self.terms.stall, self.sink.flush()).await {
+                Ok(flushed) => {
+                    self.counted = None;
+                    return flushed.map_err(|_| End::Lost);
+                }
+                Err(_) if self.traffic.taken_bytes() - taken_bytes >= self.terms.stall_bytes_min => {}
+                Err(_) => {
+                    tracing::debug!("a WebSocket was cut off: its client reads too little");
+                    self.terms.metrics.answers.cut(CutCause::Stalled);
+                    return Err(End::Lost);
+                }
             }
         }
     }

@@ -7,7 +7,7 @@
 use super::incoming::{MessageSender, Undelivered};
 use super::outgoing::MessageWriter;
 use super::records::Close;
-use super::socket::{Silence, SocketIo};
+use super::socket::{SocketIo, Traffic};
 use crate::answers::Scopes;
 use crate::config::WebSocketConfig;
 use crate::permits::TenantPermit;
@@ -35,8 +35,10 @@ const BUFFER_BYTES: usize = 8 << 10;
 /// The terms of a WebSocket.
 pub(super) struct SessionTerms {
     pub(super) config: WebSocketConfig,
-    /// Time for which a message may wait for a client that does not read.
+    /// Time for which a message may wait for a client that takes too little.
     pub(super) stall: Duration,
+    /// Bytes that the client must take in that time.
+    pub(super) stall_bytes_min: u64,
     /// Time that the function has after the node has begun to stop.
     pub(super) drain: Duration,
     /// The end of the longest time of the WebSocket.
@@ -131,8 +133,8 @@ impl Session {
             Err(error) => return tracing::debug!(%error, "the client of a WebSocket has disconnected"),
         };
         let _open = terms.metrics.process.websockets.open();
-        let silence = Silence::new();
-        let io = SocketIo::new(upgraded, silence.clone());
+        let traffic = Traffic::new();
+        let io = SocketIo::new(upgraded, traffic.clone());
         let bytes_max = Some(terms.config.message_bytes_max as usize);
         let protocol = ProtocolConfig::default()
             .read_buffer_size(BUFFER_BYTES)
@@ -141,12 +143,12 @@ impl Session {
             .max_frame_size(bytes_max);
         let socket = WebSocketStream::from_raw_socket(io, Role::Server, Some(protocol)).await;
         let (sink, stream) = socket.split();
-        let mut reader = MessageReader { stream, silence: silence.clone() };
-        let mut writer = MessageWriter::new(sink, guest, &terms, scopes, silence.clone());
+        let mut reader = MessageReader { stream, traffic: traffic.clone() };
+        let mut writer = MessageWriter::new(sink, guest, &terms, scopes, traffic.clone());
         let mut end = tokio::select! {
             end = reader.run(&messages) => end,
             end = writer.run() => end,
-            end = terms.expired(&silence) => end,
+            end = terms.expired(&traffic) => end,
         };
         messages.close(end.close());
         if matches!(end, End::Expired(_)) {
@@ -180,9 +182,9 @@ impl Session {
 
 impl SessionTerms {
     /// Returns once the node has a reason to end the WebSocket.
-    async fn expired(&self, silence: &Silence) -> End {
+    async fn expired(&self, traffic: &Traffic) -> End {
         tokio::select! {
-            () = silence.lasts(Duration::from_millis(self.config.idle_ms)) => End::Lost,
+            () = traffic.silent_for(Duration::from_millis(self.config.idle_ms)) => End::Lost,
             () = sleep_until(self.ends_at.into()) => {
                 End::Expired(Close::new(1008, "the longest time of a WebSocket has passed (limits.websocket_ms)"))
             }
@@ -212,7 +214,7 @@ impl SessionTerms {
 /// Reads the messages of the client.
 struct MessageReader {
     stream: SplitStream<WebSocketStream<SocketIo>>,
-    silence: Silence,
+    traffic: Traffic,
 }
 
 impl MessageReader {
@@ -224,13 +226,13 @@ impl MessageReader {
                 Err(end) => return end,
             };
             // The client waits while the function does not read.
-            self.silence.set_paused(true);
+            self.traffic.set_paused(true);
             let sent = match &message {
                 Message::Text(text) => messages.send(true, text.as_bytes()).await,
                 Message::Binary(bytes) => messages.send(false, bytes).await,
                 _ => Ok(()),
             };
-            self.silence.set_paused(false);
+            self.traffic.set_paused(false);
             match sent {
                 // A function that only sends has dropped its request: its messages have no reader.
                 Ok(()) | Err(Undelivered::Unread) => {}

@@ -1,4 +1,4 @@
-//! The connection of a WebSocket, which measures the silence of its client.
+//! The connection of a WebSocket, which measures what its client sends and takes.
 
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
@@ -11,23 +11,29 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, sleep};
 
-/// Time since the client has sent anything. Cheap to clone.
+/// Time since the client has sent anything, and the bytes that it has taken. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(super) struct Silence(Arc<SilenceState>);
+pub(super) struct Traffic(Arc<TrafficState>);
 
 #[derive(Debug)]
-struct SilenceState {
+struct TrafficState {
     opened: Instant,
     /// The time of the last bytes, in milliseconds after `opened`.
     seen_ms: AtomicU64,
     /// Whether the node reads nothing, because the function does not.
     is_paused: AtomicBool,
+    taken_bytes: AtomicU64,
 }
 
-impl Silence {
+impl Traffic {
     pub(super) fn new() -> Self {
         let opened = Instant::now();
-        Self(Arc::new(SilenceState { opened, seen_ms: AtomicU64::new(0), is_paused: AtomicBool::new(false) }))
+        Self(Arc::new(TrafficState {
+            opened,
+            seen_ms: AtomicU64::new(0),
+            is_paused: AtomicBool::new(false),
+            taken_bytes: AtomicU64::new(0),
+        }))
     }
 
     /// Whether the node reads: the client may be silent while it cannot send.
@@ -41,7 +47,7 @@ impl Silence {
         self.0.seen_ms.store(elapsed_ms, Ordering::Relaxed);
     }
 
-    fn length(&self) -> Duration {
+    fn silence(&self) -> Duration {
         if self.0.is_paused.load(Ordering::Relaxed) {
             return Duration::ZERO;
         }
@@ -49,10 +55,15 @@ impl Silence {
         self.0.opened.elapsed().saturating_sub(seen)
     }
 
+    /// Bytes that the client has taken.
+    pub(super) fn taken_bytes(&self) -> u64 {
+        self.0.taken_bytes.load(Ordering::Relaxed)
+    }
+
     /// Returns once the client has been silent for `limit`.
-    pub(super) async fn lasts(&self, limit: Duration) {
+    pub(super) async fn silent_for(&self, limit: Duration) {
         loop {
-            let left = limit.saturating_sub(self.length());
+            let left = limit.saturating_sub(self.silence());
             if left.is_zero() {
                 return;
             }
@@ -64,12 +75,12 @@ impl Silence {
 /// An upgraded connection.
 pub(super) struct SocketIo {
     io: TokioIo<Upgraded>,
-    silence: Silence,
+    traffic: Traffic,
 }
 
 impl SocketIo {
-    pub(super) fn new(upgraded: Upgraded, silence: Silence) -> Self {
-        Self { io: TokioIo::new(upgraded), silence }
+    pub(super) fn new(upgraded: Upgraded, traffic: Traffic) -> Self {
+        Self { io: TokioIo::new(upgraded), traffic }
     }
 }
 
@@ -80,14 +91,16 @@ impl AsyncRead for SocketIo {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
-        self.silence.note();
+        self.traffic.note();
         Poll::Ready(Ok(()))
     }
 }
 
 impl AsyncWrite for SocketIo {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, bytes)
+        let written = ready!(Pin::new(&mut self.io).poll_write(cx, bytes))?;
+        self.traffic.0.taken_bytes.fetch_add(written as u64, Ordering::Relaxed);
+        Poll::Ready(Ok(written))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -105,18 +118,18 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn silence_starts_with_the_last_bytes_and_stops_while_the_node_does_not_read() {
-        let silence = Silence::new();
+        let traffic = Traffic::new();
         let limit = Duration::from_secs(60);
         let started = Instant::now();
         let client = async {
             sleep(Duration::from_secs(50)).await;
-            silence.note();
+            traffic.note();
             sleep(Duration::from_secs(50)).await;
-            silence.set_paused(true);
+            traffic.set_paused(true);
             sleep(Duration::from_secs(500)).await;
-            silence.set_paused(false);
+            traffic.set_paused(false);
         };
-        tokio::join!(silence.lasts(limit), client);
+        tokio::join!(traffic.silent_for(limit), client);
         assert_eq!(started.elapsed(), Duration::from_secs(660));
     }
 }
