@@ -91,13 +91,18 @@ export class Request {
    * @internal
    */
   stream(): AsyncIterable<Uint8Array> {
-    const { raw, body } = this;
-    this.raw = undefined;
-    this.body = undefined;
-    if (raw !== undefined) return pieces(raw);
-    if (body === undefined) throw new InvalidArgument("the body was taken before");
+    if (this.raw === undefined && this.body === undefined) throw new InvalidArgument("the body was taken before");
+    const take = () => {
+      const { raw, body } = this;
+      this.raw = undefined;
+      this.body = undefined;
+      return { raw, body };
+    };
+    // The request keeps the body until its first piece is read.
     return (async function* () {
-      yield await body;
+      const { raw, body } = take();
+      if (raw !== undefined) yield* pieces(raw);
+      else if (body !== undefined) yield await body;
     })();
   }
 

@@ -62,9 +62,10 @@ export class WebSocket implements AsyncIterable<Message> {
   /** Waits for the next message. Undefined: the WebSocket is closed, and `closed` has the reason. */
   async receive(): Promise<Message | undefined> {
     if (this.closed !== undefined) return undefined;
-    const { done, value } = await this.entries.next();
-    if (!done && "message" in value) return value.message;
-    this.closed = done ? { code: 1006, reason: "" } : value.close;
+    const next = await this.entries.next();
+    if (next.done) this.closed = { code: 1006, reason: "" };
+    else if ("message" in next.value) return next.value.message;
+    else this.closed = next.value.close;
     return undefined;
   }
 
@@ -106,16 +107,21 @@ export class WebSocket implements AsyncIterable<Message> {
       isDone = true;
       this.wake();
     });
-    for (;;) {
-      const next = this.outgoing.shift();
-      if (next !== undefined) {
-        yield next.record;
-        next.taken();
-      } else if (isDone) {
-        return;
-      } else {
-        await new Promise<void>((wake) => (this.wake = wake));
+    try {
+      for (;;) {
+        const next = this.outgoing.shift();
+        if (next !== undefined) {
+          yield next.record;
+          next.taken();
+        } else if (isDone) {
+          return;
+        } else {
+          await new Promise<void>((wake) => (this.wake = wake));
+        }
       }
+    } finally {
+      // Releases the request.
+      void this.entries.return?.();
     }
   }
 }

@@ -160,9 +160,12 @@ impl WebSocket {
         self.closed.as_ref()
     }
 
-    fn write(&self, record: &[u8]) -> Result<()> {
+    fn write(&mut self, record: &[u8]) -> Result<()> {
         crate::http::write(&self.output, record).map_err(|error| match error {
-            StreamError::Closed => closed(),
+            StreamError::Closed => {
+                self.closed.get_or_insert_with(Close::lost);
+                closed()
+            }
             StreamError::LastOperationFailed(error) => {
                 Error::Internal(format!("the message was not sent: {}", error.to_debug_string()))
             }

@@ -87,9 +87,11 @@ class WebSocket:
         closed.
         """
         record = encode(message)
-        if self.closed is not None or self._has_sent_close or not self._connection.write(record):
-            raise StatusError(500, "the WebSocket is closed")
-        return _Sent()
+        if self.closed is None and not self._has_sent_close:
+            if self._connection.write(record):
+                return _Sent()
+            self.closed = Close(1006)
+        raise StatusError(500, "the WebSocket is closed")
 
     def close(self, code: int = 1000, reason: str = "") -> _Sent:
         """Closes the WebSocket. A handler that returns without this closes with code 1000."""
