@@ -91,6 +91,7 @@ pages! {
     stream_guide_runs: "guides/stream.md";
     trace_guide_runs: "guides/trace.md";
     tritonclient_guide_runs: "guides/tritonclient.md";
+    websocket_guide_runs: "guides/websocket.md";
     workflow_guide_runs: "guides/workflow.md";
 }
 
