@@ -13,7 +13,7 @@ const NAMES: Record<string, string> = {
   names_max: 'Functions, models and workflows',
   stored_bytes_max: 'Stored components and models',
   'gateway.tenant_uploads_max': 'Uploads in progress',
-  'gateway.websockets.tenant_open_max': 'Open WebSockets',
+  'sandbox.websockets.tenant_open_max': 'Open WebSockets',
   'gateway.answers.tenant_bytes_max': 'Answers that clients have not read',
   'objects.tenant_len_max': 'Objects',
   'objects.tenant_bytes_max': 'Memory of objects',

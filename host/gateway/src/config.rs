@@ -62,8 +62,6 @@ pub struct GatewayConfig {
     pub answers: AnswersConfig,
     /// The lowest pace at which request bodies must arrive.
     pub arrival: ArrivalConfig,
-    /// WebSockets of functions: their number, their messages, and their silent clients.
-    pub websockets: WebSocketConfig,
 }
 
 impl Default for GatewayConfig {
@@ -89,7 +87,6 @@ impl Default for GatewayConfig {
             response_cache_bytes_max: 64 * MIB,
             answers: AnswersConfig::default(),
             arrival: ArrivalConfig::default(),
-            websockets: WebSocketConfig::default(),
         }
     }
 }
@@ -162,39 +159,5 @@ pub struct ArrivalConfig {
 impl Default for ArrivalConfig {
     fn default() -> Self {
         Self { stall_ms: 30_000, bytes_per_s_min: 512 }
-    }
-}
-
-/// WebSockets of functions. The time for which a WebSocket may be open is a limit of its function.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct WebSocketConfig {
-    /// Open WebSockets that clients have opened on this node. Further handshakes are answered with
-    /// 429. 0: no WebSockets.
-    pub open_max: u32,
-    /// Open WebSockets of one tenant, out of `open_max`.
-    pub tenant_open_max: u32,
-    /// Largest message, in either direction. A client that sends a larger one is disconnected with
-    /// code 1009, and a function with 1011.
-    pub message_bytes_max: u32,
-    /// Silence of a client after which the node sends a ping.
-    pub ping_ms: u64,
-    /// Silence of a client after which the node closes the connection. It is longer than `ping_ms`,
-    /// so that the answer to a ping can arrive.
-    pub idle_ms: u64,
-    /// Time for the closing handshake, and time that the function then has to end.
-    pub close_ms: u64,
-}
-
-impl Default for WebSocketConfig {
-    fn default() -> Self {
-        Self {
-            open_max: 4_096,
-            tenant_open_max: 1_024,
-            message_bytes_max: 1 << 20,
-            ping_ms: 20_000,
-            idle_ms: 60_000,
-            close_ms: 5_000,
-        }
     }
 }

@@ -63,7 +63,7 @@ mod workflows;
 pub use access::Access;
 pub use auth::Tokens;
 pub use canary::watch_canaries;
-pub use config::{AccessConfig, AnswersConfig, ArrivalConfig, GatewayConfig, PagesConfig, WebSocketConfig};
+pub use config::{AccessConfig, AnswersConfig, ArrivalConfig, GatewayConfig, PagesConfig};
 pub use pages::PageGuard;
 pub use permission::Caller;
 pub use placements::GivenIds;

@@ -5,6 +5,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use weir_call::Fault;
+use weir_sandbox::WebSocketConfig;
 use weir_types::{ErrorCode, TenantId};
 
 /// Permits with a share for each tenant.
@@ -51,14 +52,14 @@ impl TenantPermits {
     }
 
     /// Creates the permits for open WebSockets.
-    pub(crate) fn for_websockets(config: &GatewayConfig) -> Self {
+    pub(crate) fn for_websockets(config: &WebSocketConfig) -> Self {
         let texts = PermitTexts {
             what: "WebSockets",
             how: "are open",
-            all_setting: "gateway.websockets.open_max",
-            tenant_setting: "gateway.websockets.tenant_open_max",
+            all_setting: "sandbox.websockets.open_max",
+            tenant_setting: "sandbox.websockets.tenant_open_max",
         };
-        Self::new(config.websockets.open_max, config.websockets.tenant_open_max, texts)
+        Self::new(config.open_max, config.tenant_open_max, texts)
     }
 
     fn new(all_max: u32, tenant_max: u32, texts: PermitTexts) -> Self {

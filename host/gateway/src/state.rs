@@ -70,7 +70,7 @@ impl Permits {
             profiling: Arc::new(Semaphore::new(1)),
             event_followers: Arc::new(Semaphore::new(FOLLOWERS_MAX)),
             uploads: TenantPermits::for_uploads(gateway),
-            websockets: TenantPermits::for_websockets(gateway),
+            websockets: TenantPermits::for_websockets(&sandbox.websockets),
             compiles: Turnstile::new(
                 "compilations",
                 sandbox.compiles_max as usize,

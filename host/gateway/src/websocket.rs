@@ -47,7 +47,7 @@ pub(crate) struct OverWebSocket;
 
 /// Time of a call over a WebSocket. The function has a moment to end after the WebSocket was closed.
 pub(crate) fn time_ms_max(node: &NodeState, limits: &Limits) -> u64 {
-    limits.websocket_ms.saturating_add(node.config.gateway.websockets.close_ms.saturating_mul(3))
+    limits.websocket_ms.saturating_add(node.config.sandbox.websockets.close_ms.saturating_mul(3))
 }
 
 /// Calls the function, and answers the opening handshake. The response of a function that accepts
@@ -91,7 +91,7 @@ pub(crate) async fn open(
     let log = OutputSink::new(deployment.log.clone(), deployment.id.version, id.shared(), 0);
     let answers = &node.config.gateway.answers;
     let terms = SessionTerms {
-        config: node.config.gateway.websockets.clone(),
+        config: node.config.sandbox.websockets.clone(),
         stall: Duration::from_millis(answers.stall_ms),
         stall_bytes_min: (answers.bytes_per_s_min.saturating_mul(answers.stall_ms) / 1_000).max(1),
         drain: Duration::from_millis(node.config.gateway.drain_timeout_ms),

@@ -39,6 +39,8 @@ pub struct SandboxConfig {
     pub compile_cache: CompileCacheConfig,
     /// Decoding of images for guests.
     pub images: ImagesConfig,
+    /// WebSockets of functions: their number, their messages, and their silent clients.
+    pub websockets: WebSocketConfig,
     /// Secrets of functions: the keys that encrypt them.
     pub secrets: SecretsConfig,
     /// Highest limits that a manifest may request.
@@ -61,9 +63,44 @@ impl Default for SandboxConfig {
             compile_cpu_ms_max: 120_000,
             compile_cache: CompileCacheConfig::default(),
             images: ImagesConfig::default(),
+            websockets: WebSocketConfig::default(),
             secrets: SecretsConfig::default(),
             limit_caps: Limits::default_caps(),
             reuse_caps: Reuse::default_caps(),
+        }
+    }
+}
+
+/// WebSockets of functions. The time for which a WebSocket may be open is a limit of its function.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WebSocketConfig {
+    /// Open WebSockets that clients have opened on this node. Further handshakes are answered with
+    /// 429. 0: no WebSockets.
+    pub open_max: u32,
+    /// Open WebSockets of one tenant, out of `open_max`.
+    pub tenant_open_max: u32,
+    /// Largest message, in either direction. A client that sends a larger one is disconnected with
+    /// code 1009, and a function with 1011.
+    pub message_bytes_max: u32,
+    /// Silence of a client after which the node sends a ping.
+    pub ping_ms: u64,
+    /// Silence of a client after which the node closes the connection. It is longer than `ping_ms`,
+    /// so that the answer to a ping can arrive.
+    pub idle_ms: u64,
+    /// Time for the closing handshake, and time that the function then has to end.
+    pub close_ms: u64,
+}
+
+impl Default for WebSocketConfig {
+    fn default() -> Self {
+        Self {
+            open_max: 4_096,
+            tenant_open_max: 1_024,
+            message_bytes_max: 1 << 20,
+            ping_ms: 20_000,
+            idle_ms: 60_000,
+            close_ms: 5_000,
         }
     }
 }

@@ -14,7 +14,7 @@ pub use guest_memory::{GuestMemory, TenantMemory};
 
 mod clock;
 mod config;
-pub use config::{CompileCacheConfig, ImagesConfig, SandboxConfig, SecretsConfig};
+pub use config::{CompileCacheConfig, ImagesConfig, SandboxConfig, SecretsConfig, WebSocketConfig};
 
 mod engine;
 pub use crate::engine::Engines;

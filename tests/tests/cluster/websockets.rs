@@ -31,7 +31,8 @@ async fn messages_pass_through_the_node_with_the_connection() {
     }
     // The limits of ordinary calls do not apply on either node.
     let (cluster, holder) = start("&limits.deadline_ms=1000&limits.request_body_bytes=1000").await;
-    let (there, here) = (&cluster.nodes[holder], &cluster.nodes[1 - holder]);
+    let there = &cluster.nodes[holder];
+    let here = &cluster.nodes[1 - holder];
     let mut socket = here.web_socket("/fn/ws/echo").await;
     assert_eq!(here.metric("weir_invocations_forwarded_total", "").await, 1.0);
     assert_eq!(there.status().await.running, 1, "the function runs on the other node");
@@ -55,7 +56,8 @@ async fn client_that_does_not_read_stops_the_function_on_the_other_node() {
         return;
     }
     let (cluster, holder) = start("").await;
-    let (there, here) = (&cluster.nodes[holder], &cluster.nodes[1 - holder]);
+    let there = &cluster.nodes[holder];
+    let here = &cluster.nodes[1 - holder];
     let socket = here.web_socket("/fn/ws/flood").await;
     let mut before = 0;
     let messages = eventually("the function to wait", async || {

@@ -119,8 +119,8 @@ async fn client_that_does_not_read_stops_the_function() {
     let sent = async || node.logs("ws").await.len();
     let mut before = 0;
     let stopped = eventually("the function to wait", async || {
-        let (now, last) = (sent().await, before);
-        before = now;
+        let now = sent().await;
+        let last = std::mem::replace(&mut before, now);
         tokio::time::sleep(Duration::from_millis(500)).await;
         (now > 0 && now == last).then_some(now)
     });
@@ -214,7 +214,7 @@ async fn invalid_handshakes_are_refused() {
 
 #[tokio::test]
 async fn clients_that_break_the_protocol_are_told_why() {
-    let node = start(TestNode::builder().set("gateway.websockets.message_bytes_max", 1_000)).await;
+    let node = start(TestNode::builder().set("sandbox.websockets.message_bytes_max", 1_000)).await;
     let closed = async |message: Message| {
         let mut socket = node.web_socket("/fn/ws/echo").await;
         let _ = socket.try_send(message).await;
@@ -240,8 +240,8 @@ async fn clients_that_break_the_protocol_are_told_why() {
 
 #[tokio::test]
 async fn silent_clients_are_pinged_and_disconnected() {
-    let settings = TestNode::builder().set("gateway.websockets.ping_ms", 200);
-    let node = start(settings.set("gateway.websockets.idle_ms", 1_000)).await;
+    let settings = TestNode::builder().set("sandbox.websockets.ping_ms", 200);
+    let node = start(settings.set("sandbox.websockets.idle_ms", 1_000)).await;
     // Reads, and so answers pings.
     let mut alive = node.web_socket("/fn/ws/echo").await;
     let silent = node.web_socket("/fn/ws/echo").await;
@@ -300,8 +300,8 @@ async fn bodies_of_a_websocket_have_no_limit_of_their_size() {
 #[tokio::test]
 async fn open_websockets_are_limited_for_tenants_and_the_node() {
     let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other"];
-    let settings = TestNode::builder().tokens(&lines).set("gateway.websockets.open_max", 3);
-    let node = settings.set("gateway.websockets.tenant_open_max", 2).start().await;
+    let settings = TestNode::builder().tokens(&lines).set("sandbox.websockets.open_max", 3);
+    let node = settings.set("sandbox.websockets.tenant_open_max", 2).start().await;
     let acme = node.with_token(ACME);
     let other = node.with_token("other-token-0123456789");
     acme.deploy("ws", function("echo-socket")).await;
@@ -311,9 +311,9 @@ async fn open_websockets_are_limited_for_tenants_and_the_node() {
         let refused = client.try_web_socket("/fn/ws/echo", &[]).await.err().unwrap();
         assert!(refused.status == 429 && refused.text.contains(setting), "{refused:?}");
     };
-    refused(&acme, "gateway.websockets.tenant_open_max").await;
+    refused(&acme, "sandbox.websockets.tenant_open_max").await;
     open.push(other.web_socket("/fn/ws/echo").await);
-    refused(&other, "gateway.websockets.open_max").await;
+    refused(&other, "sandbox.websockets.open_max").await;
     // The refusal of a function gives the permit back.
     let mut first = open.remove(0);
     first.send(close(1000, "")).await;

@@ -59,7 +59,7 @@ impl NodeState {
             node("guest_memory_bytes_max", counted(slots.memory(tenant))),
             node("arena_bytes_max", (arena.0, Some(arena.1))),
             node("gateway.tenant_uploads_max", counted(self.permits.uploads.usage(tenant))),
-            node("gateway.websockets.tenant_open_max", counted(self.permits.websockets.usage(tenant))),
+            node("sandbox.websockets.tenant_open_max", counted(self.permits.websockets.usage(tenant))),
             node("gateway.answers.tenant_bytes_max", counted(self.permits.answers.usage(tenant))),
         ]
     }

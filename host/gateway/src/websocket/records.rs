@@ -33,7 +33,7 @@ pub(super) enum Record {
 pub(super) enum RecordError {
     #[error("a record has the unknown kind {0}; 1 is text, 2 binary and 8 a close")]
     Kind(u8),
-    #[error("a message has {bytes} bytes, more than {bytes_max} (gateway.websockets.message_bytes_max)")]
+    #[error("a message has {bytes} bytes, more than {bytes_max} (sandbox.websockets.message_bytes_max)")]
     TooLarge { bytes: usize, bytes_max: usize },
     #[error("a text message is no UTF-8")]
     Text,

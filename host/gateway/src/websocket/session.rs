@@ -9,7 +9,6 @@ use super::outgoing::MessageWriter;
 use super::records::Close;
 use super::socket::{SocketIo, Traffic};
 use crate::answers::Scopes;
-use crate::config::WebSocketConfig;
 use crate::permits::TenantPermit;
 use axum::body::Body;
 use futures::StreamExt as _;
@@ -25,6 +24,7 @@ use tokio_tungstenite::tungstenite::error::{CapacityError, ProtocolError};
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig as ProtocolConfig};
 use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_util::sync::CancellationToken;
+use weir_sandbox::WebSocketConfig;
 use weir_sandbox::instance::OutputSink;
 use weir_telemetry::{ClosedBy, Metrics};
 
@@ -284,7 +284,7 @@ fn end_of(error: &Error) -> End {
     match error {
         Error::Capacity(CapacityError::MessageTooLong { max_size, .. }) => refused(
             1009,
-            format!("a message may have {max_size} bytes (gateway.websockets.message_bytes_max)"),
+            format!("a message may have {max_size} bytes (sandbox.websockets.message_bytes_max)"),
         ),
         Error::Utf8(_) => refused(1007, "a text message is no UTF-8".to_owned()),
         Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => End::Lost,
