@@ -4,21 +4,18 @@
 //! fairness hold under all policies. Limits cap a tenant's concurrent invocations, its share of
 //! device time (a token bucket), and the memory of its models. Fairness is start-time fair
 //! queueing: each tenant has a virtual clock that advances with its device time divided by its
-//! weight. The clock of a tenant that begins to wait is at least that of the tenant with the least
-//! device time. A tenant whose clock is more than [`LAG_ROUNDS`] rounds ahead of the last tenant that
+//! weight. A tenant that begins to wait has no savings: its clock starts at the virtual time. A tenant whose clock is more than [`LAG_ROUNDS`] rounds ahead of the last tenant that
 //! waits and could start must let that tenant start first. (The default policy also lets invocations
 //! of tenants with lower clocks start first if they need no load.) Fairness never leaves a device idle: if
 //! the tenants whose turn it is cannot use the device, the others may.
 
 mod charges;
-mod progress;
 
 use crate::estimate::round_ns;
 use crate::keys::KeyTable;
 use crate::policy::OpenableModel;
 use crate::{DeviceKey, DeviceView, ModelKey, ModelParts, TenantKey};
 use charges::Charges;
-use progress::Progress;
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet};
 use weir_types::{RunningMean, TenantId};
@@ -129,7 +126,10 @@ pub struct Tenants {
     limits_default: TenantLimits,
     /// Tenants with waiting invocations, by their clocks.
     waiting: BTreeSet<(u64, TenantKey)>,
-    progress: Progress,
+    /// The virtual time: what the tenant that started last had used by then. Invocations that have not
+    /// ended do not count: if the expected time of one were too high, tenants that begin to wait
+    /// meanwhile would wait for as long as the estimate was wrong.
+    time_ns: u64,
     charges_ns: RunningMean,
     slots: u64,
     now_ns: u64,
@@ -165,13 +165,13 @@ struct Tenant {
 
 impl Tenants {
     pub(crate) fn new(limits: BTreeMap<TenantId, TenantLimits>, limits_default: TenantLimits) -> Self {
-        let (waiting, progress, charges_ns) = Default::default();
+        let (waiting, charges_ns) = Default::default();
         Self {
             table: KeyTable::new(TENANTS_MAX),
             limits,
             limits_default,
             waiting,
-            progress,
+            time_ns: 0,
             charges_ns,
             slots: 0,
             now_ns: 0,
@@ -313,9 +313,13 @@ impl Tenants {
     }
 
     pub(crate) fn begin_waiting(&mut self, tenant: TenantKey) {
-        self.activate(tenant);
+        let time_ns = self.time_ns;
         let state = self.table.get_mut(tenant.0);
         if state.waiting == 0 {
+            if state.running == 0 {
+                state.used_ns = state.used_ns.max(time_ns);
+                state.clock_ns = state.used_ns;
+            }
             self.waiting.insert((state.clock_ns, tenant));
         }
         state.waiting += 1;
@@ -327,14 +331,14 @@ impl Tenants {
         if state.waiting == 0 {
             self.waiting.remove(&(state.clock_ns, tenant));
         }
-        self.deactivate_if_idle(tenant);
     }
 
     /// Starts an invocation that is expected to take `device_time_ns`.
     pub(crate) fn start(&mut self, tenant: TenantKey, device_time_ns: u64) {
         self.charges_ns.add(device_time_ns);
-        self.activate(tenant);
-        self.table.get_mut(tenant.0).running += 1;
+        let state = self.table.get_mut(tenant.0);
+        state.running += 1;
+        self.time_ns = self.time_ns.max(state.used_ns);
         self.charge(tenant, device_time_ns as f64);
     }
 
@@ -343,27 +347,7 @@ impl Tenants {
         self.charge(tenant, taken_ns as f64 - expected_ns as f64);
         let state = self.table.get_mut(tenant.0);
         state.running = state.running.saturating_sub(1);
-        let before_ns = state.used_ns;
-        state.used_ns = before_ns.saturating_add(taken_ns / u64::from(state.limits.weight.max(1)));
-        self.progress.advance(tenant, before_ns, state.used_ns);
-        self.deactivate_if_idle(tenant);
-    }
-
-    /// Makes a tenant active that neither waits nor runs. Its clock starts without savings.
-    fn activate(&mut self, tenant: TenantKey) {
-        let state = self.table.get_mut(tenant.0);
-        if state.waiting == 0 && state.running == 0 {
-            state.used_ns = state.used_ns.max(self.progress.least_ns());
-            state.clock_ns = state.used_ns;
-            self.progress.enter(tenant, state.used_ns);
-        }
-    }
-
-    fn deactivate_if_idle(&mut self, tenant: TenantKey) {
-        let state = self.table.get(tenant.0);
-        if state.waiting == 0 && state.running == 0 {
-            self.progress.leave(tenant, state.used_ns);
-        }
+        state.used_ns = state.used_ns.saturating_add(taken_ns / u64::from(state.limits.weight.max(1)));
     }
 
     /// Charges a model that a device holds to its tenant.
@@ -478,17 +462,31 @@ mod tests {
         assert!(tenants.is_ahead(one));
     }
 
-    /// A tenant that was idle has no claim to the time that others used meanwhile.
+    /// A tenant that was idle has no claim to the time that others used meanwhile, not even if some
+    /// tenant has an invocation that lasts.
     #[test]
     fn idle_tenants_save_nothing() {
         let mut tenants = Tenants::new(BTreeMap::new(), TenantLimits::default());
-        let [one, other] = ["one", "other"].map(|name| tenants.retain(&TenantId::new(name).unwrap()));
+        let [one, other, lasting] =
+            ["one", "other", "lasting"].map(|name| tenants.retain(&TenantId::new(name).unwrap()));
+        tenants.start(lasting, MS);
         for _ in 0..10 {
+            tenants.begin_waiting(one);
+            tenants.end_waiting(one);
             tenants.start(one, 100 * MS);
             tenants.finish(one, 100 * MS, 100 * MS);
         }
+        let lag_ns = |tenants: &Tenants| {
+            let [one, other] = [one, other].map(|key| tenants.table.get(key.0).clock_ns);
+            one - other
+        };
         tenants.begin_waiting(other);
-        tenants.begin_waiting(one);
-        assert!(!tenants.is_behind(other, one) && !tenants.is_behind(one, other));
+        assert_eq!(lag_ns(&tenants), 100 * MS, "the time since the last start");
+        // What the other tenant uses while this one waits is not forgotten when it starts.
+        tenants.start(one, 500 * MS);
+        tenants.finish(one, 500 * MS, 500 * MS);
+        tenants.end_waiting(other);
+        tenants.start(other, 50 * MS);
+        assert_eq!(lag_ns(&tenants), 550 * MS);
     }
 }

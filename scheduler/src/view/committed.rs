@@ -121,7 +121,7 @@ impl CommittedWork {
 
     /// Whether invocations wait for loads.
     pub(super) fn awaits_loads(&self) -> bool {
-        self.all != self.loaded
+        self.load_ns > 0 || self.all != self.loaded
     }
 }
 
@@ -326,6 +326,10 @@ mod tests {
             committed.add(&work.loaded());
         }
         assert!(!committed.loaded().is_below(1, AHEAD_NS) && !committed.awaits_loads());
+        // Its invocation may use the device for no time at all.
+        committed.add(&Commitment::new(0, 0, MS, 3_000 * MS));
+        assert!(committed.awaits_loads());
+        committed.remove(&Commitment::new(0, 0, MS, 3_000 * MS));
         assert_eq!(committed.load_ns(), 0);
     }
 
