@@ -60,8 +60,10 @@ impl Problem {
     /// Creates a failure from the node's error response. `what` completes "cannot ...".
     pub(crate) fn refused(what: &str, status: u16, body: ErrorBody) -> Self {
         let mut problem = Self::new(format!("cannot {what}: {}", body.error)).exit(Exit::Refused);
-        // The node's text may already contain advice.
-        problem.0.hint = hint_for(body.code).filter(|_| !body.error.contains("`weir ")).map(str::to_owned);
+        // The node's text may already contain advice, as that about a token without grants does.
+        let has_advice = body.error.contains("`weir ")
+            || (body.code == ErrorCode::NotGranted && body.error.contains("the operator's token"));
+        problem.0.hint = hint_for(body.code).filter(|_| !has_advice).map(str::to_owned);
         problem.0.refusal = Some((status, body));
         problem
     }
@@ -278,6 +280,11 @@ fn hint_for(code: ErrorCode) -> Option<&'static str> {
         E::Internal => "the node's log has the details under this request's id",
         _ => return None,
     })
+}
+
+/// The node's error code, if the node refused.
+pub(crate) fn code(error: &anyhow::Error) -> Option<ErrorCode> {
+    error.downcast_ref::<Problem>().and_then(Problem::code)
 }
 
 /// An error with its causes, in one line.

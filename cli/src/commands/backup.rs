@@ -2,6 +2,7 @@
 
 use crate::client::accepted;
 use crate::commands::CommandContext;
+use crate::commands::up::Signals;
 use crate::error::{Exit, Problem};
 use crate::output::{size, time};
 use crate::settings::ClientArgs;
@@ -43,7 +44,7 @@ pub(crate) struct BackupArgs {
 pub(crate) fn run(args: &BackupArgs, context: &CommandContext) -> Result<()> {
     let path = &args.file;
     if path.exists() && !args.force {
-        return Err(Problem::usage(format!("{} exists", path.display()))
+        return Err(Problem::new(format!("{} exists", path.display()))
             .hint("name another file, or replace it with --force")
             .into());
     }
@@ -51,6 +52,7 @@ pub(crate) fn run(args: &BackupArgs, context: &CommandContext) -> Result<()> {
     let unwritable = || format!("cannot write {}", path.display());
     // Beside its final place, and for its owner only.
     let mut file = tempfile::Builder::new().tempfile_in(folder_of(path)).with_context(unwritable)?;
+    remove_on_signal(file.path().to_owned())?;
     let request = client.request(Method::POST, "/v1/backup", SendBody::none())?;
     let answer = accepted(client.send(request)?, "back up the node")?;
     let progress = context.output.received_bytes("receiving the backup");
@@ -73,6 +75,22 @@ pub(crate) fn run(args: &BackupArgs, context: &CommandContext) -> Result<()> {
     context.output.result(&Reported { file: path, bytes: file_bytes, summary: &summary }, |reported| {
         format!("saved {} in {}\n{}", size(reported.bytes), path.display(), details(reported.summary))
     })
+}
+
+/// Ends the process at an interrupt or SIGTERM, and removes the unfinished file first.
+fn remove_on_signal(unfinished: PathBuf) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut signals = {
+        let _entered = runtime.enter();
+        Signals::new()?
+    };
+    std::thread::spawn(move || {
+        runtime.block_on(signals.next());
+        // A complete backup has its final name already.
+        let _ = std::fs::remove_file(unfinished);
+        std::process::exit(Exit::Interrupted as i32)
+    });
+    Ok(())
 }
 
 /// The folder of a file.

@@ -154,6 +154,30 @@ async fn restored_node_has_everything_acknowledged_before_the_backup() {
     assert!(used.contains("is not empty") && used.contains("--data"), "{used}");
 }
 
+/// A node started with an empty registry, because the folder had no blobs yet.
+#[tokio::test]
+async fn interrupted_restore_is_reported_by_the_next_start_and_restore() {
+    let node = TestNode::start().await;
+    node.deploy("f", function("hello")).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("weir.tar");
+    node.weir(&["backup", file.to_str().unwrap()]).await.unwrap();
+    let builder = TestNode::builder();
+    fs::create_dir_all(builder.data()).unwrap();
+    // The state of a restore that was killed before the first blob.
+    fs::write(builder.data().join("registry.redb.unfinished"), "").unwrap();
+    for arguments in [&[][..], &["--init"]] {
+        let started = arguments.iter().fold(builder.clone(), |builder, one| builder.argument(one));
+        let Err(log) = started.try_start().await else { panic!("the node started with {arguments:?}") };
+        assert!(log.contains("was interrupted") && log.contains("run `weir restore` again"), "{log}");
+    }
+    let refused = restore(&builder, &file).await.unwrap_err();
+    assert!(refused.contains("was interrupted"), "{refused}");
+    fs::remove_dir_all(builder.data()).unwrap();
+    restore(&builder, &file).await.unwrap();
+    assert_eq!(builder.start().await.functions().await.len(), 1);
+}
+
 /// A component of 8 MiB.
 fn large_component(name: &str) -> Bytes {
     with_custom_section(&function("hello"), &name.repeat((8 << 20) / name.len()))

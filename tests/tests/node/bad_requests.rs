@@ -64,7 +64,7 @@ async fn invalid_manifests_are_rejected() {
         ("models=a:0", ErrorCode::InvalidManifest),
         ("manifest=[]", ErrorCode::InvalidManifest),
         ("manifest={", ErrorCode::InvalidManifest),
-        ("limits.deadline_ms=0", ErrorCode::LimitOverCap),
+        ("limits.deadline_ms=0", ErrorCode::InvalidManifest),
         ("limits.deadline_ms=999999999", ErrorCode::LimitOverCap),
         ("limits.memory_bytes=99999999999", ErrorCode::LimitOverCap),
         ("limits.concurrency_max=100000", ErrorCode::LimitOverCap),

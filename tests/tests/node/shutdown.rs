@@ -1,6 +1,11 @@
 //! Node shutdown.
 
-use weir_tests::{TestNode, children, eventually, function, raw};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::process::Command;
+use weir_tests::{TestNode, children, eventually, function, raw, signal};
+use weir_types::ErrorCode;
 
 #[tokio::test]
 async fn shutdown_succeeds_and_leaves_no_processes() {
@@ -42,9 +47,35 @@ async fn endless_request_does_not_block_shutdown() {
     let client = node.client().clone();
     let sleep = tokio::spawn(async move { client.try_get("/fn/f/sleep").await });
     eventually("the start", async || (node.status().await.running == 1).then_some(())).await;
-    node.stop().await;
+    let stopped = node.stop().await;
     // The connection is cut off, or the response is an error.
-    assert!(!sleep.await.unwrap().is_ok_and(|answer| answer.status < 500));
+    if let Ok(answer) = sleep.await.unwrap() {
+        assert_eq!(answer.refusal().code, ErrorCode::Unavailable);
+    }
+    let log = stopped.log();
+    assert!(!log.contains("ERROR"), "{log}");
+}
+
+/// The threads of a node that did not start yet were dropped on the thread of the start, which
+/// panicked.
+#[tokio::test]
+async fn signals_during_start_end_the_process_without_panic() {
+    for (name, file, wait_ms) in [("INT", "lock", 0), ("INT", "identity", 30), ("TERM", "lock", 15)] {
+        let builder = TestNode::builder();
+        let mut command = Command::new(builder.binary());
+        command.args(["up", "--no-deploy", "--listen", "127.0.0.1:0", "--data"]).arg(builder.data());
+        command.stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+        let node = command.spawn().unwrap();
+        let path = builder.data().join(file);
+        eventually("the start", async || path.exists().then_some(())).await;
+        tokio::time::sleep(Duration::from_millis(wait_ms)).await;
+        signal(node.id().unwrap(), name);
+        let ended = tokio::time::timeout(Duration::from_secs(20), node.wait_with_output());
+        let ended = ended.await.expect("the node did not end").unwrap();
+        let log = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success() || ended.status.signal().is_some(), "{name}, {file}: {log}");
+        assert!(!log.contains("panicked"), "{name}, {file}: {log}");
+    }
 }
 
 #[tokio::test]

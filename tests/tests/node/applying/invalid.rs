@@ -87,7 +87,7 @@ async fn file_without_a_declaration_is_explained() {
     let node = fake().start().await;
     let folder = Folder::new();
     let refused = folder.weir(&node, &["diff"]).await;
-    assert_eq!(refused.status, 2);
+    assert_eq!(refused.status, 1);
     assert!(
         refused.stderr.contains("cannot read weir.yaml") && refused.stderr.contains("-f FILE"),
         "{refused:?}"
