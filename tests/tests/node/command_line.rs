@@ -47,7 +47,7 @@ async fn unreadable_and_existing_files_have_the_exit_code_of_local_failures() {
     for arguments in [
         &["invoke", "hello", "-d", "@missing"][..],
         &["models", "push", "m", "missing.onnx"],
-        &["diff", "-f", "missing.yaml"],
+        &["apply", "-f", "missing.yaml"],
         &["status", "--token-from", "missing"],
         &["backup", existing.to_str().unwrap()],
         &["new", "hello", "--dir", folder.path().to_str().unwrap()],
@@ -172,6 +172,7 @@ inputs = { x = "scale.OUTPUT" }
     assert!(check("z").await.contains("warning: scale.z is read"));
     // A step cannot run an HTTP function, and the error says so.
     node.deploy("scale", function("hello")).await;
+    node.push_model("lin", 1, model("good/matmul.onnx")).await;
     let deployed = weir(&node, &["workflows", "deploy", "w", file.to_str().unwrap()]).await;
     assert!(deployed.stderr.contains("scale is an HTTP function"), "{deployed:?}");
 }

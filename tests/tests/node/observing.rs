@@ -100,7 +100,7 @@ async fn logs_counts_the_lines_that_the_filters_select() {
     for arguments in [["--errors", "-n", "1"], ["--since", "1h", "-n1"]] {
         assert_eq!(logs(&node, &arguments).await, all[all.len() - 1..], "{arguments:?}");
     }
-    assert_eq!(logs(&node, &["--level", "error", "-n", "0"]).await, []);
+    assert_eq!(logs(&node, &["--level", "error", "-n", "1"]).await.len(), 1);
     let none = command(&node, &["logs", "f", "--request", "unknown"]).output().await.unwrap();
     assert!(none.status.success() && none.stdout.is_empty(), "{none:?}");
     let note = String::from_utf8_lossy(&none.stderr).into_owned();

@@ -47,11 +47,22 @@ async fn endless_request_does_not_block_shutdown() {
     let client = node.client().clone();
     let sleep = tokio::spawn(async move { client.try_get("/fn/f/sleep").await });
     eventually("the start", async || (node.status().await.running == 1).then_some(())).await;
-    let stopped = node.stop().await;
+    node.stop().await;
     // The connection is cut off, or the response is an error.
-    if let Ok(answer) = sleep.await.unwrap() {
-        assert_eq!(answer.refusal().code, ErrorCode::Unavailable);
-    }
+    assert!(!sleep.await.unwrap().is_ok_and(|answer| answer.status < 500));
+}
+
+/// The first call of a function runs on a thread for guests, whose end was an internal error.
+#[tokio::test]
+async fn call_that_shutdown_cuts_off_is_unavailable() {
+    let node = TestNode::builder().set("gateway.drain_timeout_ms", 500).start().await;
+    node.deploy("f", function("misbehave")).await;
+    let client = node.client().clone();
+    let sleep = tokio::spawn(async move { client.try_get("/fn/f/sleep").await });
+    eventually("the start", async || (node.status().await.running == 1).then_some(())).await;
+    let stopped = node.stop().await;
+    let refusal = sleep.await.unwrap().unwrap().refusal();
+    assert_eq!((refusal.status, refusal.code), (503, ErrorCode::Unavailable), "{}", refusal.text);
     let log = stopped.log();
     assert!(!log.contains("ERROR"), "{log}");
 }
