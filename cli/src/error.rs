@@ -338,6 +338,17 @@ mod tests {
     }
 
     #[test]
+    fn advice_about_grants_is_for_functions_only() {
+        let refused = |error: &str| {
+            let code = ErrorCode::NotGranted;
+            let body = ErrorBody { error: error.into(), code, request_id: "r".into(), slo: None };
+            Problem::refused("ask", 403, body).advice().map(str::to_owned)
+        };
+        assert_eq!(refused("this is the operator's token, which reads /metrics"), None);
+        assert!(refused("model m is not granted").unwrap().contains("--models"));
+    }
+
+    #[test]
     fn causes_are_listed_once_after_the_message() {
         let io = std::io::Error::new(std::io::ErrorKind::NotFound, "no such file");
         let error: anyhow::Error = Problem::usage("cannot read a.wasm: no such file").because(io).into();

@@ -11,6 +11,7 @@ use indicatif::ProgressBar;
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
+use tokio::runtime::{Builder, Runtime};
 use ureq::SendBody;
 use ureq::http::Method;
 use weir_host::backup::{BackupOrigin, BackupSummary, CheckOnly, Parts, read};
@@ -50,9 +51,10 @@ pub(crate) fn run(args: &BackupArgs, context: &CommandContext) -> Result<()> {
     }
     let client = context.client(&args.client)?;
     let unwritable = || format!("cannot write {}", path.display());
+    let interrupts = Interrupts::new()?;
     // Beside its final place, and for its owner only.
     let mut file = tempfile::Builder::new().tempfile_in(folder_of(path)).with_context(unwritable)?;
-    remove_on_signal(file.path().to_owned())?;
+    interrupts.remove(file.path().to_owned());
     let request = client.request(Method::POST, "/v1/backup", SendBody::none())?;
     let answer = accepted(client.send(request)?, "back up the node")?;
     let progress = context.output.received_bytes("receiving the backup");
@@ -77,20 +79,31 @@ pub(crate) fn run(args: &BackupArgs, context: &CommandContext) -> Result<()> {
     })
 }
 
-/// Ends the process at an interrupt or SIGTERM, and removes the unfinished file first.
-fn remove_on_signal(unfinished: PathBuf) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut signals = {
-        let _entered = runtime.enter();
-        Signals::new()?
-    };
-    std::thread::spawn(move || {
-        runtime.block_on(signals.next());
-        // A complete backup has its final name already.
-        let _ = std::fs::remove_file(unfinished);
-        std::process::exit(Exit::Interrupted as i32)
-    });
-    Ok(())
+/// The signals that end a backup, from its creation on.
+struct Interrupts {
+    runtime: Runtime,
+    signals: Signals,
+}
+
+impl Interrupts {
+    fn new() -> Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let entered = runtime.enter();
+        let signals = Signals::new()?;
+        drop(entered);
+        Ok(Self { runtime, signals })
+    }
+
+    /// At the first signal, removes the unfinished file and ends the process.
+    fn remove(self, unfinished: PathBuf) {
+        let Self { runtime, mut signals } = self;
+        std::thread::spawn(move || {
+            runtime.block_on(signals.next());
+            // A complete backup has its final name already.
+            let _ = std::fs::remove_file(unfinished);
+            std::process::exit(Exit::Interrupted as i32)
+        });
+    }
 }
 
 /// The folder of a file.

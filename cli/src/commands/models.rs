@@ -155,7 +155,8 @@ fn show(ShowArgs { name, version }: &ShowArgs, models: &Collection) -> Result<()
     if let Some(version) = *version {
         let model: ModelVersion = models.get_version(name, version)?;
         let copies = Copies::count(&models.client, &model);
-        return models.output.result(&model, |model| details(model, copies));
+        let is_active = models.get::<Model>(name)?.active.version == model.version;
+        return models.output.result(&model, |model| details(model, is_active, copies));
     }
     let model: Model = models.get(name)?;
     let copies = Copies::count(&models.client, &model.active);
@@ -164,12 +165,9 @@ fn show(ShowArgs { name, version }: &ShowArgs, models: &Collection) -> Result<()
 }
 
 fn with_versions(model: &Model, copies: Option<Copies>, shadow: Option<&ShadowReport>) -> String {
-    let active = model.active.version;
-    let role = |version: &Version| if *version == active { " (active)" } else { "" };
-    let versions = model.versions.iter().map(|version| format!("{version}{}", role(version)));
-    let versions: Vec<String> = versions.collect();
+    let versions: Vec<String> = model.versions.iter().map(ToString::to_string).collect();
     let canary = model.canary.map(|canary| format!("canary       {}\n", canary::share(canary, "runs")));
-    let details = details(&model.active, copies);
+    let details = details(&model.active, true, copies);
     let aliases = alias::on_one_line(&model.aliases).map(|aliases| format!("aliases      {aliases}\n"));
     let canary = canary.unwrap_or_default();
     let lines = shadow.map(|shadow| shadow::lines(shadow, "inferences")).unwrap_or_default();
@@ -235,12 +233,12 @@ fn batching(model: &ModelVersion, set: impl std::fmt::Display) -> String {
     if model.signature.has_batch_dimension() { set.to_string() } else { "no batch dimension".to_owned() }
 }
 
-fn details(model: &ModelVersion, copies: Option<Copies>) -> String {
+fn details(model: &ModelVersion, is_active: bool, copies: Option<Copies>) -> String {
     let slots = model.manifest.slots.map_or_else(|| "the node chooses".into(), |slots| slots.to_string());
     let mut facts = vec![
         ("name", model.name.to_string()),
         ("tenant", model.tenant.to_string()),
-        ("version", model.version.to_string()),
+        ("version", format!("{}{}", model.version, if is_active { " (active)" } else { "" })),
         ("size", format!("{}, weights {}", size(model.model_bytes), size(model.weight_bytes))),
         ("sha-256", model.digest.to_string()),
         ("pushed", format!("{} ({})", time(model.pushed_at_ms), age(model.pushed_at_ms))),

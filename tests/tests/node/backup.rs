@@ -8,7 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use tokio::process::Command;
-use weir_tests::{NodeBuilder, TestClient, TestNode, eventually, function, model, with_custom_section};
+use weir_tests::{
+    NodeBuilder, TestClient, TestNode, eventually, function, model, signal, with_custom_section,
+};
 use weir_types::ErrorCode;
 use weir_types::api::InvocationStatus;
 
@@ -176,6 +178,23 @@ async fn interrupted_restore_is_reported_by_the_next_start_and_restore() {
     fs::remove_dir_all(builder.data()).unwrap();
     restore(&builder, &file).await.unwrap();
     assert_eq!(builder.start().await.functions().await.len(), 1);
+}
+
+/// An interrupted backup left its unfinished file.
+#[tokio::test]
+async fn interrupted_backup_leaves_no_file() {
+    // A node that does not answer.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let files = || fs::read_dir(folder.path()).unwrap().count();
+    let mut command = Command::new(TestNode::builder().binary());
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    command.arg("backup").arg(folder.path().join("weir.tar")).args(["--url", &url]).kill_on_drop(true);
+    let mut backup = command.spawn().unwrap();
+    eventually("the unfinished file", async || (files() == 1).then_some(())).await;
+    signal(backup.id().unwrap(), "INT");
+    assert_eq!(backup.wait().await.unwrap().code(), Some(130));
+    assert_eq!(files(), 0);
 }
 
 /// A component of 8 MiB.

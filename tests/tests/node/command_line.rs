@@ -109,7 +109,7 @@ async fn copies_that_no_device_can_keep_are_reported() {
     let shown = weir(&node, &["models", "show", "m"]).await.stdout;
     let copies = shown.lines().find(|line| line.starts_with("copies")).unwrap();
     assert!(copies.ends_with(" of 5 kept in the memory of devices"), "{copies}");
-    assert!(shown.contains("1 (active)"), "{shown}");
+    assert!(shown.contains("version      1 (active)\n"), "{shown}");
     let refused = weir(&node, &["models", "push", "m", file.to_str().unwrap(), "--device", "gpu"]).await;
     assert!(!refused.stderr.contains("possible values"), "{refused:?}");
     let refused = weir(&node, &["models", "push", "m", file.to_str().unwrap(), "--device", "tpu"]).await;

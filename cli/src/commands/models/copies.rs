@@ -69,7 +69,7 @@ mod tests {
         let model: ModelVersion = serde_json::from_value(json!({
             "tenant": "default", "name": "m", "version": 2, "digest": "0".repeat(64), "model_bytes": 1,
             "weight_bytes": 1, "pushed_at_ms": 0, "inputs": [], "outputs": [], "manifest": {"copies_min": 2},
-            "resident": true, "profile": {}, "devices": [],
+            "resident": true, "profile": weir_types::Profile::default(), "devices": [],
         }))
         .unwrap();
         let count = |status: &serde_json::Value| {
