@@ -169,7 +169,7 @@ async fn interrupted_restore_is_reported_by_the_next_start_and_restore() {
     // The state of a restore that was killed before the first blob.
     fs::write(builder.data().join("registry.redb.unfinished"), "").unwrap();
     for arguments in [&[][..], &["--init"]] {
-        let started = arguments.iter().fold(builder.clone(), |builder, one| builder.argument(one));
+        let started = arguments.iter().fold(builder.clone(), NodeBuilder::argument);
         let Err(log) = started.try_start().await else { panic!("the node started with {arguments:?}") };
         assert!(log.contains("was interrupted") && log.contains("run `weir restore` again"), "{log}");
     }
