@@ -60,8 +60,10 @@ impl Problem {
     /// Creates a failure from the node's error response. `what` completes "cannot ...".
     pub(crate) fn refused(what: &str, status: u16, body: ErrorBody) -> Self {
         let mut problem = Self::new(format!("cannot {what}: {}", body.error)).exit(Exit::Refused);
-        // The node's text may already contain advice.
-        problem.0.hint = hint_for(body.code).filter(|_| !body.error.contains("`weir ")).map(str::to_owned);
+        // The node's text may already contain advice, as that about a token without grants does.
+        let has_advice = body.error.contains("`weir ")
+            || (body.code == ErrorCode::NotGranted && body.error.contains("the operator's token"));
+        problem.0.hint = hint_for(body.code).filter(|_| !has_advice).map(str::to_owned);
         problem.0.refusal = Some((status, body));
         problem
     }
@@ -283,6 +285,11 @@ fn hint_for(code: ErrorCode) -> Option<&'static str> {
     })
 }
 
+/// The node's error code, if the node refused.
+pub(crate) fn code(error: &anyhow::Error) -> Option<ErrorCode> {
+    error.downcast_ref::<Problem>().and_then(Problem::code)
+}
+
 /// An error with its causes, in one line.
 pub(crate) fn one_line(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
@@ -331,6 +338,17 @@ mod tests {
         assert_eq!(view.exit, Exit::Refused);
         assert_eq!(view.json()["code"], "function-not-found");
         assert_eq!(view.json()["request_id"], "r7");
+    }
+
+    #[test]
+    fn advice_about_grants_is_for_functions_only() {
+        let refused = |error: &str| {
+            let code = ErrorCode::NotGranted;
+            let body = ErrorBody { error: error.into(), code, request_id: "r".into(), slo: None };
+            Problem::refused("ask", 403, body).advice().map(str::to_owned)
+        };
+        assert_eq!(refused("this is the operator's token, which reads /metrics"), None);
+        assert!(refused("model m is not granted").unwrap().contains("--models"));
     }
 
     #[test]

@@ -34,7 +34,10 @@ fn main() -> ExitCode {
     if let Some(code) = commands::child::dispatch() {
         return code;
     }
-    let args = args::Args::parse();
+    let args = match args::Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return args::refuse(error),
+    };
     let json = args.global.json;
     match commands::run(args) {
         Ok(()) => ExitCode::SUCCESS,

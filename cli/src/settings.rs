@@ -88,7 +88,7 @@ impl ClientArgs {
 /// requests.
 pub(crate) fn first_token(path: &Path) -> Result<String> {
     let text = std::fs::read_to_string(path).map_err(|error| {
-        Problem::usage(format!("cannot read the token file {}", path.display()))
+        Problem::new(format!("cannot read the token file {}", path.display()))
             .because(error)
             .hint("--token-from, or token_from in [client] of weir.toml, names a file that holds the token")
     })?;

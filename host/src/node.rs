@@ -19,6 +19,7 @@ use background::Background;
 use deployed::{DeployedContent, FollowStart};
 use joined::NodePlacements;
 use runtimes::Runtimes;
+use scopeguard::ScopeGuard;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -78,43 +79,35 @@ impl Node {
     /// Opens the data folder and starts to serve. On return, the port is bound and everything
     /// deployed can be called.
     pub async fn start(config: NodeConfig) -> anyhow::Result<Self> {
-        let runtimes = Runtimes::start(&config)?;
+        // Dropped by an error, and by a caller that gives up: an async context must not drop a runtime.
+        let runtimes = scopeguard::guard(Runtimes::start(&config)?, Runtimes::stop);
         let gateway = runtimes.gateway.handle().clone();
-        let guests = runtimes.guest_threads();
-        let started = gateway.spawn(start(config, guests)).await;
-        match started.context("the node failed while it started").and_then(|started| started) {
-            Ok(Started { config, state, tls, storage, listener, begin, participation, exporter }) => {
-                let listener_tls = tls.listener()?;
-                let local_addr = listener.local_addr()?;
-                let connections = &runtimes.connections;
-                let shared = gateway.clone();
-                let served = Gateway::new(state.clone());
-                let server = Server::new(served, &config.gateway, listener_tls, connections, shared);
-                let closing = CancellationToken::new();
-                let serving = gateway.spawn(server.run(listener, closing.clone()));
-                let background = Background::start(&gateway, &state, &config, &tls, begin);
-                let export =
-                    exporter.map(|exporter| telemetry::start(exporter, &gateway, &state, local_addr));
-                let runtimes = Some(runtimes);
-                Ok(Self {
-                    config,
-                    state,
-                    tls,
-                    storage,
-                    local_addr,
-                    serving,
-                    closing,
-                    background,
-                    export,
-                    participation,
-                    runtimes,
-                })
-            }
-            Err(error) => {
-                runtimes.stop();
-                Err(error)
-            }
-        }
+        let started = gateway.spawn(start(config, runtimes.guest_threads())).await;
+        let started = started.context("the node failed while it started")??;
+        let Started { config, state, tls, storage, listener, begin, participation, exporter } = started;
+        let listener_tls = tls.listener()?;
+        let local_addr = listener.local_addr()?;
+        let shared = gateway.clone();
+        let served = Gateway::new(state.clone());
+        let server = Server::new(served, &config.gateway, listener_tls, &runtimes.connections, shared);
+        let closing = CancellationToken::new();
+        let serving = gateway.spawn(server.run(listener, closing.clone()));
+        let background = Background::start(&gateway, &state, &config, &tls, begin);
+        let export = exporter.map(|exporter| telemetry::start(exporter, &gateway, &state, local_addr));
+        let runtimes = Some(ScopeGuard::into_inner(runtimes));
+        Ok(Self {
+            config,
+            state,
+            tls,
+            storage,
+            local_addr,
+            serving,
+            closing,
+            background,
+            export,
+            participation,
+            runtimes,
+        })
     }
 
     /// Prepares the next start of a node whose registry is lost: with an empty registry for the

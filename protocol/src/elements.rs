@@ -17,13 +17,25 @@ pub const DEPTH_MAX: u8 = 100;
 pub struct Elements<'a> {
     datatype: ElementType,
     text: &'a RawValue,
+    /// The JSON that contains the list.
+    document: &'a [u8],
+}
+
+/// Reason why a list cannot be decoded, and its position in the document.
+#[derive(Debug, thiserror::Error)]
+#[error("{why} at line {line} column {column}")]
+pub struct ElementsError {
+    why: String,
+    line: usize,
+    column: usize,
 }
 
 impl<'a> Elements<'a> {
-    /// Wraps the JSON list `text` of elements of type `datatype`. Does not parse it.
+    /// Wraps the JSON list `text`, a part of `document`, of elements of type `datatype`. Does not
+    /// parse it.
     #[must_use]
-    pub fn new(datatype: ElementType, text: &'a RawValue) -> Self {
-        Self { datatype, text }
+    pub fn new(datatype: ElementType, text: &'a RawValue, document: &'a [u8]) -> Self {
+        Self { datatype, text, document }
     }
 
     /// Upper bound of the decoded size. Bounded by the size of the text, since each element takes
@@ -40,12 +52,29 @@ impl<'a> Elements<'a> {
     pub fn decode<E: fmt::Display>(
         &self,
         mut put: impl FnMut(&[u8]) -> Result<(), E>,
-    ) -> Result<(), serde_json::Error> {
+    ) -> Result<(), ElementsError> {
         if matches!(self.datatype, ElementType::Fp16 | ElementType::Bf16) {
-            return Err(Error::custom(format_args!("{} has no JSON form: send it as binary", self.datatype)));
+            let text = format_args!("{} has no JSON form: send it as binary", self.datatype);
+            return Err(self.locate(&Error::custom(text)));
         }
         let decoder = Decoder { datatype: self.datatype, depth_left: DEPTH_MAX, put: &mut put };
-        decoder.deserialize(&mut serde_json::Deserializer::from_str(self.text.get()))
+        let decoded = decoder.deserialize(&mut serde_json::Deserializer::from_str(self.text.get()));
+        decoded.map_err(|error| self.locate(&error))
+    }
+
+    /// Adds the start of the list to the position of an error, which counts from there.
+    fn locate(&self, error: &serde_json::Error) -> ElementsError {
+        let text = error.to_string();
+        let position = format!(" at line {} column {}", error.line(), error.column());
+        let start = self.text.get().as_ptr().addr().saturating_sub(self.document.as_ptr().addr());
+        let before = self.document.get(..start).unwrap_or_default();
+        let lines = before.split(|byte| *byte == b'\n').count();
+        let last_line = before.rsplit(|byte| *byte == b'\n').next().map_or(0, <[u8]>::len);
+        ElementsError {
+            why: text.strip_suffix(&position).unwrap_or(&text).to_owned(),
+            line: lines + error.line().saturating_sub(1),
+            column: if error.line() <= 1 { last_line + error.column() } else { error.column() },
+        }
     }
 }
 
@@ -204,7 +233,7 @@ impl<'de> Elements<'de> {
     /// Parses `text` as a list of elements, without trailing text.
     fn parse(datatype: ElementType, text: &'de str) -> Result<Self, serde_json::Error> {
         let mut json = serde_json::Deserializer::from_str(text);
-        Ok(Self::new(datatype, serde::Deserialize::deserialize(&mut json)?))
+        Ok(Self::new(datatype, serde::Deserialize::deserialize(&mut json)?, text.as_bytes()))
     }
 }
 

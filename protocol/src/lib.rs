@@ -29,7 +29,7 @@ mod wire;
 pub use wire::Parameters;
 
 mod elements;
-pub use elements::{DEPTH_MAX, Elements};
+pub use elements::{DEPTH_MAX, Elements, ElementsError};
 
 mod answer;
 pub use answer::{Form, InferenceResponse, ResponseOutput};

@@ -4,7 +4,7 @@ use crate::elements::Elements;
 use crate::wire::{InputHead, JsonHead, OutputHead, Parameters};
 use std::collections::HashSet;
 use std::ops::Range;
-use weir_types::{ElementType, Shape, ShapeError};
+use weir_types::{ElementType, JsonObject, Shape, ShapeError};
 
 /// Largest number of inputs of a request.
 pub const INPUTS_MAX: usize = 1_024;
@@ -170,8 +170,9 @@ impl<'a> InferenceRequest<'a> {
         if end > JSON_BYTES_MAX {
             return Err(RequestError::JsonTooLarge(end));
         }
-        let JsonHead { id, parameters, inputs, outputs } = serde_json::from_slice(json)?;
-        let mut binary = Binary { next: json_bytes, end: body.len() };
+        let JsonObject(head) = serde_json::from_slice(json)?;
+        let JsonHead { id, parameters, inputs, outputs } = head;
+        let mut binary = Binary { json, next: json_bytes, end: body.len() };
         let mut names = HashSet::new();
         let repeated = inputs.iter().find(|input| !names.insert(&*input.name));
         if let Some(InputHead { name, .. }) = repeated {
@@ -193,14 +194,16 @@ impl<'a> InferenceRequest<'a> {
 }
 
 /// Assigns the binary data after the JSON to inputs, in order.
-struct Binary {
+struct Binary<'a> {
+    /// The JSON before the data.
+    json: &'a [u8],
     /// Start of the next input's data; `None` if the body is only JSON.
     next: Option<usize>,
     end: usize,
 }
 
-impl Binary {
-    fn describe<'a>(&mut self, input: InputHead<'a>) -> Result<InferenceInput<'a>, RequestError> {
+impl<'a> Binary<'a> {
+    fn describe(&mut self, input: InputHead<'a>) -> Result<InferenceInput<'a>, RequestError> {
         let InputHead { name, datatype, shape, parameters, data } = input;
         let region = parameters.shared_memory_region.map(|name| Region {
             name,
@@ -208,7 +211,7 @@ impl Binary {
             bytes: parameters.shared_memory_byte_size,
         });
         let data = match (data, parameters.binary_data_size, region) {
-            (Some(text), None, None) => Ok(InputData::Json(Elements::new(datatype, text))),
+            (Some(text), None, None) => Ok(InputData::Json(Elements::new(datatype, text, self.json))),
             (None, Some(bytes), None) => self.take(bytes).map(InputData::Binary),
             (None, None, Some(region)) => Ok(InputData::Region(region)),
             (None, None, None) => Err(InputError::NoData),

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::fmt;
 use std::marker::PhantomData;
-use weir_types::ElementType;
+use weir_types::{ElementType, JsonObject, json_object};
 
 /// Request parameters. Unknown parameters are ignored.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,7 +24,7 @@ pub struct Parameters {
 pub(crate) struct JsonHead<'a> {
     #[serde(default)]
     pub(crate) id: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "json_object")]
     pub(crate) parameters: Parameters,
     #[serde(borrow, deserialize_with = "at_most::<INPUTS_MAX, _, _>")]
     pub(crate) inputs: Vec<InputHead<'a>>,
@@ -37,7 +37,7 @@ pub(crate) struct InputHead<'a> {
     pub(crate) name: String,
     pub(crate) datatype: ElementType,
     pub(crate) shape: Vec<u32>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "json_object")]
     pub(crate) parameters: InputParameters,
     #[serde(default, borrow)]
     pub(crate) data: Option<&'a RawValue>,
@@ -55,7 +55,7 @@ pub(crate) struct InputParameters {
 #[derive(Deserialize)]
 pub(crate) struct OutputHead {
     pub(crate) name: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "json_object")]
     pub(crate) parameters: OutputParameters,
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct OutputParameters {
     pub(crate) shared_memory_byte_size: Option<u64>,
 }
 
-/// Deserialises a list of at most `MAX` items. Stops at the first excess item, before it takes
+/// Deserialises a list of at most `MAX` objects. Stops at the first excess item, before it takes
 /// memory.
 fn at_most<'de, const MAX: usize, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
@@ -94,7 +94,7 @@ impl<'de, const MAX: usize, T: Deserialize<'de>> Visitor<'de> for Bounded<MAX, T
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<T>, A::Error> {
         let mut list = Vec::new();
-        while let Some(item) = items.next_element()? {
+        while let Some(JsonObject(item)) = items.next_element()? {
             if list.len() == MAX {
                 return Err(A::Error::custom(format_args!("the list has more than {MAX} items")));
             }

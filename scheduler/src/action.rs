@@ -234,6 +234,7 @@ pub struct EstimateRatio {
     /// Loading.
     pub load: Option<f64>,
     /// Moving inputs.
+    #[serde(rename = "move")]
     pub moving: Option<f64>,
     /// Running.
     pub run: Option<f64>,

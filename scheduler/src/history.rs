@@ -10,6 +10,7 @@ use weir_types::{DeviceId, InvocationId, NodeId, TenantId};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PlacementRecord {
     /// The invocation.
+    #[serde(with = "weir_types::invocation_digits")]
     pub invocation: InvocationId,
     /// The node that runs it; `None` if it was rejected.
     pub node: Option<NodeId>,
@@ -209,6 +210,7 @@ mod tests {
         );
         assert_eq!(record.why.alternatives, alternatives);
         let json = serde_json::to_string(&record).unwrap();
+        assert!(json.starts_with(r#"{"invocation":"0000000000000003","#), "{json}");
         assert_eq!(serde_json::from_str::<PlacementRecord>(&json).unwrap(), record);
     }
 

@@ -124,7 +124,7 @@ impl TestNode {
     /// The node's log so far.
     #[must_use]
     pub fn log(&self) -> String {
-        std::fs::read_to_string(self.builder.log_path()).unwrap_or_default()
+        self.builder.log()
     }
 
     /// Kills the node with SIGKILL. The returned builder starts a node on the same folder.
@@ -248,6 +248,12 @@ impl NodeBuilder {
     #[must_use]
     pub fn data(&self) -> &Path {
         &self.data
+    }
+
+    /// The log of the nodes of this builder so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log_path()).unwrap_or_default()
     }
 
     /// Starts the node, and waits until it is ready.

@@ -212,6 +212,24 @@ impl InvocationId {
     }
 }
 
+/// An [`InvocationId`] as its digits: JavaScript cannot read the number exactly. For
+/// `#[serde(with)]`.
+pub mod invocation_digits {
+    use super::InvocationId;
+    use serde::{Deserialize as _, Deserializer, Serializer, de};
+
+    /// Writes the digits.
+    pub fn serialize<S: Serializer>(id: &InvocationId, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(id)
+    }
+
+    /// Reads the digits.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<InvocationId, D::Error> {
+        let digits = String::deserialize(deserializer)?;
+        u64::from_str_radix(&digits, 16).map(InvocationId).map_err(de::Error::custom)
+    }
+}
+
 impl fmt::Display for InvocationId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)

@@ -10,7 +10,7 @@
 mod ids;
 pub use ids::{
     AsyncId, AsyncIdError, DeviceId, FunctionId, InvocationId, ModelId, Name, NameError, NodeId, Ordinal,
-    TenantId, Version, WorkflowId,
+    TenantId, Version, WorkflowId, invocation_digits,
 };
 
 mod activity;
@@ -41,6 +41,12 @@ pub use labels::{
 
 mod imports;
 pub use imports::imports_whole_runtime;
+
+mod object;
+pub use object::{JsonObject, json_object};
+
+mod outbound;
+pub use outbound::{OutboundHostError, check_outbound_host};
 
 mod objects;
 pub use objects::{NamePattern, NamePatternError, ObjectGrants};

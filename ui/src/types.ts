@@ -309,7 +309,7 @@ export interface Outcome {
 
 export interface Placement {
   request_id: string;
-  invocation: number;
+  invocation: string;
   node: number | null;
   device: DeviceId | null;
   rejection: string | null;
@@ -319,7 +319,7 @@ export interface Placement {
     queued_ns: number;
   };
   outcome: Outcome | null;
-  ratio: Record<'total' | 'wait' | 'load' | 'moving' | 'run', number | null> | null;
+  ratio: Record<'total' | 'wait' | 'load' | 'move' | 'run', number | null> | null;
 }
 
 export const EVENT_KINDS = [

@@ -2,6 +2,7 @@
 
 use crate::client::accepted;
 use crate::commands::CommandContext;
+use crate::commands::up::Signals;
 use crate::error::{Exit, Problem};
 use crate::output::{size, time};
 use crate::settings::ClientArgs;
@@ -10,6 +11,7 @@ use indicatif::ProgressBar;
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
+use tokio::runtime::{Builder, Runtime};
 use ureq::SendBody;
 use ureq::http::Method;
 use weir_host::backup::{BackupOrigin, BackupSummary, CheckOnly, Parts, read};
@@ -43,14 +45,16 @@ pub(crate) struct BackupArgs {
 pub(crate) fn run(args: &BackupArgs, context: &CommandContext) -> Result<()> {
     let path = &args.file;
     if path.exists() && !args.force {
-        return Err(Problem::usage(format!("{} exists", path.display()))
+        return Err(Problem::new(format!("{} exists", path.display()))
             .hint("name another file, or replace it with --force")
             .into());
     }
     let client = context.client(&args.client)?;
     let unwritable = || format!("cannot write {}", path.display());
+    let interrupts = Interrupts::new()?;
     // Beside its final place, and for its owner only.
     let mut file = tempfile::Builder::new().tempfile_in(folder_of(path)).with_context(unwritable)?;
+    interrupts.remove(file.path().to_owned());
     let request = client.request(Method::POST, "/v1/backup", SendBody::none())?;
     let answer = accepted(client.send(request)?, "back up the node")?;
     let progress = context.output.received_bytes("receiving the backup");
@@ -73,6 +77,33 @@ pub(crate) fn run(args: &BackupArgs, context: &CommandContext) -> Result<()> {
     context.output.result(&Reported { file: path, bytes: file_bytes, summary: &summary }, |reported| {
         format!("saved {} in {}\n{}", size(reported.bytes), path.display(), details(reported.summary))
     })
+}
+
+/// The signals that end a backup, from its creation on.
+struct Interrupts {
+    runtime: Runtime,
+    signals: Signals,
+}
+
+impl Interrupts {
+    fn new() -> Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let entered = runtime.enter();
+        let signals = Signals::new()?;
+        drop(entered);
+        Ok(Self { runtime, signals })
+    }
+
+    /// At the first signal, removes the unfinished file and ends the process.
+    fn remove(self, unfinished: PathBuf) {
+        let Self { runtime, mut signals } = self;
+        std::thread::spawn(move || {
+            runtime.block_on(signals.next());
+            // A complete backup has its final name already.
+            let _ = std::fs::remove_file(unfinished);
+            std::process::exit(Exit::Interrupted as i32)
+        });
+    }
 }
 
 /// The folder of a file.

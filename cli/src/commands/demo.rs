@@ -17,7 +17,7 @@ use std::time::Instant;
 use ureq::SendBody;
 use ureq::http::Method;
 use weir_host::NodeConfig;
-use weir_types::api::{Deployed, ModelVersion};
+use weir_types::api::{DEFAULT_PORT, Deployed, ModelVersion};
 
 /// Compressed component of the example; empty in programs that were compiled before it.
 const COMPONENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/classify-digits.wasm.xz"));
@@ -28,6 +28,8 @@ const PICTURE: &[u8] = include_bytes!("../../../functions/classify-digits/sample
 
 /// Default log filter: the output is the example's.
 const FILTER_DEFAULT: &str = "warn";
+/// Time for requests in progress at the end of the demo, whose data is removed.
+const DRAIN_MS: u64 = 500;
 
 /// Run a node with an example: a function that recognizes handwritten digits
 ///
@@ -61,6 +63,7 @@ pub(crate) fn run(args: &DemoArgs, context: &CommandContext) -> Result<()> {
     let folder = folder.context("cannot make a temporary folder for the node's data")?;
     let mut config = NodeConfig { data: folder.path().join("data"), ..NodeConfig::default() };
     config.listen = args.listen.unwrap_or(config.listen);
+    config.gateway.drain_timeout_ms = DRAIN_MS;
     logging::start(&args.log, FILTER_DEFAULT)?;
     up::block_on(serve(config, folder.path().to_owned(), !args.no_open, context.output))
 }
@@ -71,15 +74,20 @@ async fn serve(config: NodeConfig, folder: PathBuf, open: bool, output: OutputSe
         return Ok(());
     };
     let url = up::client_url(&node);
-    let example = tokio::task::spawn_blocking(move || Example { folder, url, output }.run(open));
+    let mut example = tokio::task::spawn_blocking(move || Example { folder, url, output }.run(open));
     let result = tokio::select! {
-        result = example => result?,
-        () = signals.next() => Ok(()),
+        result = &mut example => Some(result?),
+        () = signals.next() => None,
     };
-    if result.is_ok() {
+    if matches!(result, Some(Ok(()))) {
         signals.next().await;
     }
     up::finish(node, (), &mut signals, output).await;
+    // A set-up that a signal ends fails without its node. Its files are removed afterwards.
+    let Some(result) = result else {
+        let _ = example.await;
+        return Ok(());
+    };
     result
 }
 
@@ -119,12 +127,15 @@ impl Example {
         let took_ms = start.elapsed().as_millis();
         let dashboard = format!("{url}/ui");
         let result = serde_json::json!({ "answer": answer, "took_ms": took_ms, "dashboard": dashboard, "picture": picture });
+        let default = format!("http://127.0.0.1:{DEFAULT_PORT}");
+        let deploy =
+            if *url == default { "weir deploy".to_owned() } else { format!("weir deploy --url {url}") };
         output.result(&result, |_| {
             format!(
                 "called it with a picture of a 7, and got after {took_ms} ms: {answer}\n\n\
                  dashboard: {dashboard}\n\
                  call it:   curl --data-binary @{} {url}/fn/classify-digits/\n\
-                 next:      weir new hello && cd hello && weir deploy, in another terminal\n\n\
+                 next:      weir new hello && cd hello && {deploy}, in another terminal\n\n\
                  Ctrl-C ends the node and removes its data",
                 picture.display()
             )

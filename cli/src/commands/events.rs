@@ -40,7 +40,7 @@ pub(crate) struct EventsArgs {
     since: Option<u64>,
     /// Number of recent events to show
     #[arg(long, short = 'n', value_name = "N", default_value_t = 100,
-          value_parser = clap::value_parser!(u32).range(..=1_000))]
+          value_parser = clap::value_parser!(u32).range(1..=1_000))]
     limit: u32,
     #[command(flatten)]
     client: ClientArgs,

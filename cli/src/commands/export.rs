@@ -36,7 +36,7 @@ pub(crate) fn run(args: &ExportArgs, context: &CommandContext) -> Result<()> {
     let client = context.client(&args.client)?;
     let file = args.to.join(FILE);
     let exists = |path: &std::path::Path| {
-        Problem::usage(format!("{} exists already", path.display())).hint("give another folder with --to")
+        Problem::new(format!("{} exists already", path.display())).hint("give another folder with --to")
     };
     if file.exists() {
         return Err(exists(&file).into());

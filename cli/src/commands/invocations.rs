@@ -85,7 +85,7 @@ struct ListArgs {
     #[arg(long, value_name = "NAME")]
     name: Option<Name>,
     /// Maximum number of invocations [default: 20]
-    #[arg(long, value_name = "N")]
+    #[arg(long, short = 'n', value_name = "N")]
     limit: Option<usize>,
     /// Continue after this invocation
     #[arg(long, value_name = "ID")]

@@ -91,6 +91,9 @@ const LINES: usize = 100;
 const LINES_ALL: usize = u32::MAX as usize;
 
 pub(crate) fn run(args: &LogsArgs, context: &CommandContext) -> Result<()> {
+    if args.lines == Some(0) && !args.follow {
+        return Err(Problem::usage("-n is at least 1, except with --follow").into());
+    }
     let client = context.client(&args.client)?;
     let query = Query::from_args(args);
     let has_shown = print(&client, &query, context.output, || false)?;

@@ -1,5 +1,6 @@
 //! `weir models`.
 
+mod copies;
 mod profile;
 mod pull;
 mod push;
@@ -18,6 +19,7 @@ use crate::project::old_versions;
 use crate::settings::ClientArgs;
 use anyhow::Result;
 use clap::Subcommand;
+use copies::Copies;
 use push::PushArgs;
 use std::time::Duration;
 use weir_types::api::{Model, ModelOnDevice, ModelRuns, ModelVersion, ShadowReport, VersionRequest};
@@ -151,17 +153,21 @@ pub(super) fn is_at(model: &Model) -> String {
 
 fn show(ShowArgs { name, version }: &ShowArgs, models: &Collection) -> Result<()> {
     if let Some(version) = *version {
-        return models.output.result(&models.get_version::<ModelVersion>(name, version)?, details);
+        let model: ModelVersion = models.get_version(name, version)?;
+        let copies = Copies::count(&models.client, &model);
+        let is_active = models.get::<Model>(name)?.active.version == model.version;
+        return models.output.result(&model, |model| details(model, is_active, copies));
     }
     let model: Model = models.get(name)?;
+    let copies = Copies::count(&models.client, &model.active);
     let shadow = shadow::fetch(&models.client, models.segment, name, model.shadow)?;
-    models.output.result(&model, |model| with_versions(model, shadow.as_ref()))
+    models.output.result(&model, |model| with_versions(model, copies, shadow.as_ref()))
 }
 
-fn with_versions(model: &Model, shadow: Option<&ShadowReport>) -> String {
+fn with_versions(model: &Model, copies: Option<Copies>, shadow: Option<&ShadowReport>) -> String {
     let versions: Vec<String> = model.versions.iter().map(ToString::to_string).collect();
     let canary = model.canary.map(|canary| format!("canary       {}\n", canary::share(canary, "runs")));
-    let details = details(&model.active);
+    let details = details(&model.active, true, copies);
     let aliases = alias::on_one_line(&model.aliases).map(|aliases| format!("aliases      {aliases}\n"));
     let canary = canary.unwrap_or_default();
     let lines = shadow.map(|shadow| shadow::lines(shadow, "inferences")).unwrap_or_default();
@@ -227,18 +233,12 @@ fn batching(model: &ModelVersion, set: impl std::fmt::Display) -> String {
     if model.signature.has_batch_dimension() { set.to_string() } else { "no batch dimension".to_owned() }
 }
 
-/// Describes required copies.
-fn kept_copies(copies_min: u32) -> String {
-    let devices = if copies_min == 1 { "device" } else { "devices" };
-    format!("kept in the memory of {copies_min} {devices}")
-}
-
-fn details(model: &ModelVersion) -> String {
+fn details(model: &ModelVersion, is_active: bool, copies: Option<Copies>) -> String {
     let slots = model.manifest.slots.map_or_else(|| "the node chooses".into(), |slots| slots.to_string());
     let mut facts = vec![
         ("name", model.name.to_string()),
         ("tenant", model.tenant.to_string()),
-        ("version", model.version.to_string()),
+        ("version", format!("{}{}", model.version, if is_active { " (active)" } else { "" })),
         ("size", format!("{}, weights {}", size(model.model_bytes), size(model.weight_bytes))),
         ("sha-256", model.digest.to_string()),
         ("pushed", format!("{} ({})", time(model.pushed_at_ms), age(model.pushed_at_ms))),
@@ -251,8 +251,10 @@ fn details(model: &ModelVersion) -> String {
     ];
     facts
         .extend(model.manifest.keep_alive_ms.map(|ms| ("keep alive", format!("{ms} ms after its last use"))));
-    let copies = Some(model.manifest.copies_min).filter(|copies| *copies > 0);
-    facts.extend(copies.map(|copies| ("copies", kept_copies(copies))));
+    let copies = copies.map(Copies::text);
+    let required = Some(model.manifest.copies_min).filter(|required| *required > 0);
+    let copies = copies.or_else(|| required.map(|required| format!("{required} required")));
+    facts.extend(copies.map(|copies| ("copies", copies)));
     facts.extend(model.manifest.autosize.map(|autosize| ("autosize", autosize.to_string())));
     facts.extend(model.manifest.slo_ms.map(|ms| ("slo", format!("{ms} ms"))));
     facts.extend(model.manifest.cost_slo.map(|cost| ("cost slo", cost.to_string())));

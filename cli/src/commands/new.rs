@@ -56,7 +56,7 @@ pub(crate) fn run(args: &NewArgs, context: &CommandContext) -> Result<()> {
     let template = template(&args.template, &kind)?;
     let folder = args.dir.clone().unwrap_or_else(|| PathBuf::from(args.name.as_str()));
     if std::fs::read_dir(&folder).is_ok_and(|mut entries| entries.next().is_some()) || folder.is_file() {
-        let problem = Problem::usage(format!("{} exists already", folder.display()));
+        let problem = Problem::new(format!("{} exists already", folder.display()));
         return Err(problem.hint("choose another name, or another folder with --dir").into());
     }
     let files = render(template, &args.name)?;

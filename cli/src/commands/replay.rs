@@ -148,7 +148,7 @@ fn clients(args: &ReplayArgs, context: &CommandContext) -> Result<Vec<Client>> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
-    let failed = |error| Problem::usage(format!("cannot read {}", path.display())).because(error);
+    let failed = |error| Problem::new(format!("cannot read {}", path.display())).because(error);
     Ok(std::fs::read(path).map_err(failed)?)
 }
 

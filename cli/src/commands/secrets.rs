@@ -137,7 +137,7 @@ impl Node {
     fn delete(&self, name: &SecretName, force: bool) -> Result<()> {
         let path = format!("/v1/secrets/{name}{}", query(force));
         self.client.delete(&path, &format!("delete the secret {name}"))?;
-        self.output.result(&json!({ "deleted": name }), |_| format!("deleted {name}"))
+        self.output.result(&json!({ "removed": name }), |_| format!("removed {name}"))
     }
 
     fn rotate(&self) -> Result<()> {

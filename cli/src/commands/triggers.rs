@@ -4,6 +4,7 @@ mod create;
 
 use crate::commands::CommandContext;
 use crate::commands::collection::{Collection, NameArgs};
+use crate::error;
 use crate::output::{age, table, time};
 use crate::settings::ClientArgs;
 use anyhow::Result;
@@ -11,10 +12,8 @@ use clap::Subcommand;
 use create::CreateArgs;
 use jiff::SignedDuration;
 use serde_json::json;
-use ureq::SendBody;
-use ureq::http::Method;
-use weir_types::Name;
 use weir_types::api::{Invocation, Trigger, TriggerSource, TriggerTick};
+use weir_types::{ErrorCode, Name};
 
 /// Call functions and models on a schedule, for messages of a stream, or for events
 ///
@@ -42,7 +41,7 @@ enum TriggerAction {
     /// List all triggers (the default action)
     #[command(visible_alias = "ls")]
     List,
-    /// Create or replace a trigger
+    /// Create or replace a trigger; a paused trigger stays paused
     Create(Box<CreateArgs>),
     /// Show a trigger's settings, its latest tick and its next ones
     Show(NameArgs),
@@ -62,13 +61,7 @@ pub(crate) fn run(args: TriggersArgs, context: &CommandContext) -> Result<()> {
     let output = triggers.output;
     match args.action.unwrap_or(TriggerAction::List) {
         TriggerAction::List => triggers.list(list),
-        TriggerAction::Create(args) => {
-            let body = SendBody::from_json(&args.spec()?)?;
-            let what = format!("store {}", args.name);
-            let stored: Trigger =
-                triggers.client.call(Method::PUT, &triggers.path(&args.name), &what, body)?;
-            output.result(&stored, details)
-        }
+        TriggerAction::Create(args) => output.result(&create(&args, &triggers)?, details),
         TriggerAction::Show(NameArgs { name }) => output.result(&triggers.get(&name)?, details),
         TriggerAction::Run(NameArgs { name }) => {
             let started: Invocation = post(&triggers, &name, "run")?;
@@ -88,9 +81,31 @@ pub(crate) fn run(args: TriggersArgs, context: &CommandContext) -> Result<()> {
         }
         TriggerAction::Delete(NameArgs { name }) => {
             triggers.client.delete(&triggers.path(&name), &format!("delete {name}"))?;
-            output.result(&json!({ "deleted": name }), |_| format!("deleted {name}"))
+            output.result(&json!({ "removed": name }), |_| format!("removed {name}"))
         }
     }
+}
+
+/// Stores a trigger. A paused trigger of the same name stays paused.
+fn create(args: &CreateArgs, triggers: &Collection) -> Result<Trigger> {
+    let CreateArgs { name, .. } = args;
+    let mut spec = args.spec()?;
+    let before = match triggers.get::<Trigger>(name) {
+        Ok(before) => Some(before),
+        Err(error) if error::code(&error) == Some(ErrorCode::TriggerNotFound) => None,
+        Err(error) => return Err(error),
+    };
+    let was_paused = before.as_ref().is_some_and(|before| !before.spec.enabled);
+    spec.enabled &= !was_paused;
+    let stored = triggers.client.put_json(&triggers.path(name), &format!("store {name}"), &spec)?;
+    if was_paused {
+        triggers.output.note(format_args!(
+            "replaced {name}, which stays paused; `weir triggers resume {name}` resumes it"
+        ));
+    } else if before.is_some() {
+        triggers.output.note(format_args!("replaced {name}"));
+    }
+    Ok(stored)
 }
 
 fn post<T: serde::de::DeserializeOwned>(triggers: &Collection, name: &Name, action: &str) -> Result<T> {

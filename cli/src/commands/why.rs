@@ -1,13 +1,17 @@
 //! `weir why`.
 
+use crate::client::Client;
 use crate::commands::CommandContext;
+use crate::error::Problem;
 use crate::output::{measured, table};
 use crate::settings::ClientArgs;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use std::time::Duration;
 use weir_scheduler::{Alternative, Estimate, EstimateRatio, LoadByTier, PlacementRecord};
-use weir_types::DeviceId;
+use weir_types::api::Status;
+use weir_types::{DeviceId, ErrorCode, NodeId};
 
 /// Show why a call ran where it did: estimates, alternatives, and actual times
 ///
@@ -40,8 +44,58 @@ pub(super) struct Explained {
 pub(crate) fn run(args: &WhyArgs, context: &CommandContext) -> Result<()> {
     let client = context.client(&args.client)?;
     let path = format!("/v1/placements/{}", path_segment(&args.request_id));
-    let explained: Explained = client.get(&path, "read the placement")?;
-    context.output.result(&explained, text)
+    let explained: Explained = client.get(&path, "read the placement").map_err(with_hint)?;
+    let names = DeviceNames::read(&client);
+    context.output.result(&explained, |explained| text(explained, &names))
+}
+
+/// Names of devices, as `weir status` shows them.
+#[derive(Debug, Default)]
+pub(super) struct DeviceNames {
+    names: HashMap<DeviceId, String>,
+    /// Whether devices of several nodes need the number of their node.
+    is_cluster: bool,
+}
+
+impl DeviceNames {
+    /// Reads the names. Without the permission to read the status, devices have numbers.
+    pub(super) fn read(client: &Client) -> Self {
+        client.get("/v1/status", "read the names of the devices").map(Self::from_status).unwrap_or_default()
+    }
+
+    fn from_status(status: Status) -> Self {
+        let is_cluster = status.cluster.is_some();
+        let nodes: Vec<_> = match status.cluster {
+            // The only node has the number 0.
+            None => vec![(NodeId(0), status.devices)],
+            Some(cluster) => cluster.nodes.into_iter().map(|node| (node.node, node.devices)).collect(),
+        };
+        let named = nodes.into_iter().flat_map(|(node, devices)| {
+            (0..).zip(devices).map(move |(ordinal, device)| (DeviceId { node, ordinal }, device.name))
+        });
+        Self { names: named.collect(), is_cluster }
+    }
+
+    fn name(&self, device: &DeviceId) -> String {
+        let DeviceId { node, ordinal } = device;
+        match self.names.get(device) {
+            Some(name) if self.is_cluster => format!("node {} {name}", node.0),
+            Some(name) => name.clone(),
+            None => format!("node {} device {ordinal}", node.0),
+        }
+    }
+}
+
+/// Adds advice to the error about a request without a placement.
+fn with_hint(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast::<Problem>() {
+        Ok(problem) if problem.code() == Some(ErrorCode::InvocationNotFound) => {
+            let hint = "the request id is in the response's header weir-request-id; `weir trace ID` also shows calls without models";
+            problem.hint(hint).into()
+        }
+        Ok(problem) => problem.into(),
+        Err(error) => error,
+    }
 }
 
 pub(super) fn path_segment(text: &str) -> String {
@@ -54,9 +108,10 @@ pub(super) fn path_segment(text: &str) -> String {
 
 const HEADER: [&str; 7] = ["DEVICE", "WAIT", "LOAD", "MOVE", "RUN", "OFF DEVICE", "TOTAL"];
 
-fn text(explained: &Explained) -> String {
+fn text(explained: &Explained, names: &DeviceNames) -> String {
+    let name = |device: &DeviceId| names.name(device);
     let PlacementRecord { rejection, device, why, outcome, .. } = &explained.placement;
-    let mut lines = vec![headline(&explained.placement)];
+    let mut lines = vec![headline(&explained.placement, names)];
     if why.queued_ns > 0 {
         lines.push(format!("It waited {} in the scheduler's queue.", time(why.queued_ns)));
     }
@@ -98,17 +153,13 @@ fn text(explained: &Explained) -> String {
     lines.join("\n")
 }
 
-pub(super) fn headline(placement: &PlacementRecord) -> String {
+pub(super) fn headline(placement: &PlacementRecord, names: &DeviceNames) -> String {
     match (placement.rejection, &placement.device, placement.node) {
         (Some(rejection), ..) => format!("The call was rejected: {rejection}."),
-        (None, Some(device), _) => format!("The call was placed on {}.", name(device)),
+        (None, Some(device), _) => format!("The call was placed on {}.", names.name(device)),
         (None, None, Some(node)) => format!("The call was placed on node {}; it uses no device.", node.0),
         (None, None, None) => "The call was not placed.".to_owned(),
     }
-}
-
-fn name(device: &DeviceId) -> String {
-    format!("node {} device {}", device.node.0, device.ordinal)
 }
 
 fn row(name: String, estimate: &Estimate) -> [String; 7] {
@@ -142,8 +193,9 @@ fn time(ns: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
     use weir_scheduler::{InvocationOutcome, Rejection, Why};
-    use weir_types::{InvocationId, NodeId};
+    use weir_types::InvocationId;
 
     #[test]
     fn placement_shows_estimate_outcome_and_alternatives() {
@@ -165,7 +217,7 @@ mod tests {
             outcome: Some(outcome),
         };
         let ratio = Some(placement.why.compare(&outcome));
-        let shown = text(&Explained { request_id: "a".into(), placement, ratio });
+        let shown = text(&Explained { request_id: "a".into(), placement, ratio }, &DeviceNames::default());
         for part in [
             "placed on node 2 device 0",
             "waited 1.500ms",
@@ -177,6 +229,26 @@ mod tests {
             assert!(shown.contains(part), "{part} is not in\n{shown}");
         }
     }
+
+    #[test]
+    fn devices_have_the_names_of_the_status() {
+        let device = |name: &str| json!({"name": name, "backend": "onnx", "slots": 1, "capacity_bytes": 1, "used_bytes": 0, "resident": []});
+        let mut status = json!({
+            "version": "0", "state": "ready", "uptime_ms": 0, "functions": 0, "models": 1, "running": 0, "queued": 0,
+            "devices": [device("cpu"), device("cuda:0")],
+        });
+        let names = |status: &serde_json::Value| {
+            DeviceNames::from_status(serde_json::from_value(status.clone()).unwrap())
+        };
+        let alone = names(&status);
+        assert_eq!(alone.name(&DeviceId { node: NodeId(0), ordinal: 1 }), "cuda:0");
+        assert_eq!(alone.name(&DeviceId { node: NodeId(0), ordinal: 2 }), "node 0 device 2");
+        let member =
+            json!({"node": 7, "address": "a", "running": 0, "queued": 0, "devices": [device("cpu")]});
+        status["cluster"] = json!({"node": 1, "address": "a", "dispatcher": 1, "asks_dispatcher": false, "linked": [], "nodes": [member]});
+        assert_eq!(names(&status).name(&DeviceId { node: NodeId(7), ordinal: 0 }), "node 7 cpu");
+    }
+
     #[test]
     fn rejection_is_in_words_and_shows_the_devices_that_came_closest() {
         let alternative = |ordinal, wait_ns| Alternative {
@@ -193,7 +265,8 @@ mod tests {
             why: Why { estimate, alternatives, queued_ns: 0 },
             outcome: None,
         };
-        let shown = text(&Explained { request_id: "a".into(), placement, ratio: None });
+        let shown =
+            text(&Explained { request_id: "a".into(), placement, ratio: None }, &DeviceNames::default());
         assert!(
             shown.starts_with("The call was rejected: it would have missed its service level objective.")
         );

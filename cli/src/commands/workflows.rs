@@ -132,10 +132,16 @@ pub(crate) fn run(args: WorkflowsArgs, context: &CommandContext) -> Result<()> {
 
 /// Checks a workflow without a node, and prints its number of steps.
 fn report_plan(file: &Path, output: OutputSettings) -> Result<()> {
-    let plan = check(file)?;
+    let Checked { document, plan } = check(file)?;
     let steps = plan.steps().len();
     let hedged = plan.steps().iter().filter(|step| step.is_hedged).count();
-    let checked = json!({ "file": file, "steps": steps, "hedged": hedged });
+    let undeclared = undeclared(&document, &plan);
+    let checked = json!({ "file": file, "steps": steps, "hedged": hedged, "undeclared": undeclared });
+    for output_name in &undeclared {
+        output.note(format_args!(
+            "warning: {output_name} is read, and its step does not declare it: only a model may have outputs that its step leaves out"
+        ));
+    }
     output.result(&checked, |_| {
         let steps = if steps == 1 { "1 step".to_owned() } else { format!("{steps} steps") };
         let hedged = if hedged == 0 { String::new() } else { format!(", {hedged} with hedge") };
@@ -146,8 +152,30 @@ fn report_plan(file: &Path, output: OutputSettings) -> Result<()> {
     })
 }
 
+/// Outputs that are read from steps which declare others, as STEP.OUTPUT.
+fn undeclared(document: &Document, plan: &Plan) -> Vec<String> {
+    let declaring = plan.steps().iter().filter_map(|planned| {
+        let step = document.steps.get(&planned.name)?;
+        (step.run.is_some() && !step.outputs.is_empty()).then_some((planned, step))
+    });
+    declaring
+        .flat_map(|(planned, step)| {
+            // A source without the name of an output has an empty one.
+            let read = planned.outputs_read(plan).filter(|output| !output.is_empty());
+            let unknown = read.filter(|output| step.outputs.get(output).is_none());
+            unknown.map(|output| format!("{}.{output}", planned.name)).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// A workflow that was checked without a node.
+struct Checked {
+    document: Document,
+    plan: Plan,
+}
+
 /// Checks a workflow without a node.
-fn check(file: &Path) -> Result<Plan> {
+fn check(file: &Path) -> Result<Checked> {
     let bytes = std::fs::read(file)
         .map_err(|error| Problem::new(format!("cannot read {}", file.display())).because(error))?;
     let unsound = |error: &dyn std::fmt::Display| {
@@ -155,7 +183,8 @@ fn check(file: &Path) -> Result<Plan> {
             .hint("docs/reference/workflows.md has the format")
     };
     let document = Document::parse(&bytes).map_err(|error| unsound(&error))?;
-    Ok(Plan::new(&document, &|_, _| Ok(None)).map_err(|error| unsound(&error))?)
+    let plan = Plan::new(&document, &|_, _| Ok(None)).map_err(|error| unsound(&error))?;
+    Ok(Checked { document, plan })
 }
 
 fn list(workflows: &[Workflow]) -> String {

@@ -9,6 +9,7 @@ use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use weir_types::api::{
     Aliases, Canary, Function, FunctionVersion, Model, Secret, Trigger, TriggerSpec, Workflow,
+    WorkflowVersion,
 };
 use weir_types::{
     ContentHash, Cost, ErrorCode, FunctionManifest, ModelManifest, ModelRef, Name, Port, SecretName, Version,
@@ -90,8 +91,9 @@ impl Current {
         for workflow in client.get::<Vec<Workflow>>("/v1/workflows", "list the workflows")? {
             let name = workflow.active.name.clone();
             current.alias(Aliased::WORKFLOWS, &name, &workflow.aliases);
-            let mut found = CurrentWorkflow::from_api(workflow);
+            let mut found = CurrentWorkflow::from_api(workflow.active);
             if let Some(declared) = declared.workflows.get(&name)
+                && !declared.keeps_versions
                 && declared.document == found.document
                 && (declared.slo_ms, declared.cost_slo) == (found.slo_ms, found.cost_slo)
             {
@@ -192,8 +194,14 @@ impl CurrentModel {
 }
 
 impl CurrentWorkflow {
-    fn from_api(workflow: Workflow) -> Self {
-        let active = workflow.active;
+    /// Whether a newer version may replace a version that the steps run.
+    pub(super) fn may_move(&self) -> bool {
+        self.runs
+            .iter()
+            .any(|target| target.version.as_ref().is_none_or(|version| version.number().is_none()))
+    }
+
+    pub(super) fn from_api(active: WorkflowVersion) -> Self {
         let document = weir_workflow::Document::parse(active.document.as_bytes()).unwrap_or_default();
         Self {
             slo_ms: active.slo_ms,
@@ -223,7 +231,7 @@ fn check_secrets(client: &Client, declared: &Declared) -> Result<()> {
 }
 
 /// Whether deploying the document of a workflow again would change nothing.
-fn is_up_to_date(client: &Client, name: &Name, found: &CurrentWorkflow) -> Result<bool> {
+pub(super) fn is_up_to_date(client: &Client, name: &Name, found: &CurrentWorkflow) -> Result<bool> {
     let CurrentWorkflow { document, slo_ms, cost_slo, .. } = found;
     let upload = WorkflowUpload { name, document, slo_ms: *slo_ms, cost_slo: *cost_slo, dry_run: true };
     match upload.send(client, OutputSettings { json: false, quiet: true }) {

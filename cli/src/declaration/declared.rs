@@ -150,4 +150,6 @@ pub(crate) struct DeclaredWorkflow {
     pub(crate) cost_slo: Option<Cost>,
     /// Models, functions and workflows that the steps run.
     pub(crate) runs: BTreeSet<ModelRef>,
+    /// Whether the steps keep the versions that they run, although newer ones exist.
+    pub(crate) keeps_versions: bool,
 }

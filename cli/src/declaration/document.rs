@@ -104,6 +104,8 @@ pub(super) struct WorkflowEntry {
     pub(super) aliases: Option<DeclaredAliases>,
     pub(super) slo_ms: Option<NonZeroU64>,
     pub(super) cost_slo: Option<Cost>,
+    #[serde(default)]
+    pub(super) keep_versions: bool,
 }
 
 /// Entries with unique names.

@@ -1,5 +1,6 @@
 //! A node's state as a declaration.
 
+use super::current::{CurrentWorkflow, is_up_to_date};
 use super::fields::leaves;
 use crate::client::Client;
 use anyhow::Result;
@@ -69,6 +70,10 @@ impl Export {
                 entry.insert("cost_slo".to_owned(), json!(active.cost_slo));
             }
             add_aliases(&mut entry, &workflow.aliases);
+            let found = CurrentWorkflow::from_api(active.clone());
+            if found.may_move() && !is_up_to_date(client, &active.name, &found)? {
+                entry.insert("keep_versions".to_owned(), json!(true));
+            }
             workflows.insert(active.name.to_string(), entry.into());
             documents.push((file, active.document));
         }

@@ -195,7 +195,7 @@ fn workflow_step(
         |target: &&ModelRef| target.version.as_ref().is_none_or(|version| version.number().is_none());
     let targets = declared.runs.iter().filter(is_free);
     let mut targets = targets.filter(|target| moved.contains(&target.name)).peekable();
-    if fields.is_empty() && (targets.peek().is_some() || !current.is_up_to_date) {
+    if fields.is_empty() && !declared.keeps_versions && (targets.peek().is_some() || !current.is_up_to_date) {
         let targets: Vec<String> = targets.map(|target| target.name.to_string()).collect();
         let of = if targets.is_empty() { "what the steps run".to_owned() } else { targets.join(", ") };
         fields.push(FieldChange::new("steps", (), format!("the newest version of {of}")));

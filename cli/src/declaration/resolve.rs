@@ -316,6 +316,7 @@ fn workflow(entry: WorkflowEntry, place: &Place) -> Result<DeclaredWorkflow, Str
         runs: document.steps.iter().filter_map(|(_, step)| step.run.clone()).collect(),
         slo_ms: entry.slo_ms.or(document.slo_ms).map(Into::into),
         cost_slo: entry.cost_slo.or(document.cost_slo),
+        keeps_versions: entry.keep_versions,
         document: text,
     })
 }

@@ -84,7 +84,7 @@ fn text(source: impl Read, path: &Path) -> Result<String> {
 }
 
 fn unreadable(path: &Path, error: std::io::Error) -> Problem {
-    let problem = Problem::usage(format!("cannot read {}", path.display())).because(error);
+    let problem = Problem::new(format!("cannot read {}", path.display())).because(error);
     if path == Path::new(FILE_DEFAULT) {
         return problem
             .hint("-f FILE names the file with the declaration; docs/guides/apply.md describes it");

@@ -125,7 +125,7 @@ impl ConfigFile {
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let shown = path.display();
         let text = std::fs::read_to_string(path)
-            .map_err(|error| Problem::usage(format!("cannot read {shown}")).because(error))?;
+            .map_err(|error| Problem::new(format!("cannot read {shown}")).because(error))?;
         let content: Content = toml::from_str(&text).map_err(|error| {
             let line =
                 error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);

@@ -8,6 +8,7 @@ use super::routes::Routes;
 use super::table::MANAGE;
 use super::versions::{VersionedResource, find, parse_name, resource_of};
 use crate::NodeState;
+use crate::json::read_object;
 use crate::state::NodeExtractor;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -123,7 +124,7 @@ async fn set<A: Aliased>(
     let of = parse(&path)?;
     let body = small(body, ALIAS_BYTES_MAX).await?;
     A::require(&node, &caller, &of.0).await?;
-    let AliasRequest { version } = serde_json::from_slice(&body).map_err(|error| {
+    let AliasRequest { version } = read_object(&body).map_err(|error| {
         let text = format!("the body must be {{\"version\": N}}: {error}");
         ApiError::new(ErrorCode::InvalidRequest, text)
     })?;

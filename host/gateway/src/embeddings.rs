@@ -10,6 +10,7 @@ use super::request_id::RequestId;
 use super::versions::parse_name;
 use super::{AsItWas, Caller};
 use crate::NodeState;
+use crate::json::read_object;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -83,7 +84,7 @@ pub(super) fn error(code: ErrorCode, text: &str) -> Value {
 }
 
 fn read(body: &[u8]) -> Result<EmbeddingsRequest, ApiError> {
-    serde_json::from_slice(body).map_err(|error| {
+    read_object(body).map_err(|error| {
         let text = format!("the body is no request for embeddings by a `model`, a function's name: {error}");
         ApiError::new(ErrorCode::InvalidRequest, text)
     })

@@ -2,10 +2,16 @@
 
 use super::error::ApiError;
 use crate::NodeState;
-use weir_types::ErrorCode;
+use serde::de::DeserializeOwned;
+use weir_types::{ErrorCode, JsonObject};
 
 /// Size up to which JSON is read and written inline; larger JSON goes to a blocking thread.
 const BRIEF_BYTES: usize = 16 << 10;
+
+/// Reads a JSON body that must be an object.
+pub(super) fn read_object<T: DeserializeOwned>(body: &[u8]) -> serde_json::Result<T> {
+    serde_json::from_slice(body).map(|JsonObject(read)| read)
+}
 
 impl NodeState {
     /// Runs `work` on about `bytes` of JSON without blocking other requests for long. At most

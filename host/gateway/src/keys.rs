@@ -4,6 +4,7 @@ use super::body::small;
 use super::error::ApiError;
 use super::permission::Caller;
 use super::versions::parse_name;
+use crate::json::read_object;
 use crate::state::NodeExtractor;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -41,7 +42,7 @@ pub(super) async fn create(
 ) -> Result<(StatusCode, Json<CreatedApiKey>), ApiError> {
     let name = parse_name(&name)?;
     let body = small(body, NEW_KEY_BYTES_MAX).await?;
-    let new: NewApiKey = serde_json::from_slice(&body).map_err(|error| {
+    let new: NewApiKey = read_object(&body).map_err(|error| {
         let text = format!(
             "the body is {{\"scopes\": [\"invoke\", ...], \"functions\": [NAME, ...], \"ttl_ms\": N}}: {error}"
         );

@@ -7,6 +7,7 @@ use super::lookups::LookupFor;
 use super::permission::Caller;
 use super::versions::parse_name;
 use crate::NodeState;
+use crate::json::read_object;
 use crate::state::NodeExtractor;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
@@ -55,7 +56,7 @@ pub(super) async fn put(
     // A body may be escaped or in base64.
     let body_bytes_max = node.triggers.body_bytes_max().saturating_mul(2);
     let body = small(body, SPEC_BYTES_MAX.saturating_add(body_bytes_max)).await?;
-    let spec: TriggerSpec = serde_json::from_slice(&body).map_err(|error| {
+    let spec: TriggerSpec = read_object(&body).map_err(|error| {
         let text = format!(
             "the body is {{\"source\": {{\"cron\": \"*/5 * * * *\"}}, \"target\": {{\"function\": NAME}}, ...}}: {error}"
         );

@@ -11,6 +11,7 @@ use super::table::LIST;
 use super::visibility::{self, Collection, Visibility};
 use super::workflows::refuse_if_used;
 use crate::NodeState;
+use crate::json::read_object;
 use crate::state::NodeExtractor;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -215,7 +216,7 @@ pub(super) fn summary<K: VersionedResource>(
 /// Reads the version to activate, if the body names one.
 pub(super) async fn read_version(body: Body) -> Result<Option<Version>, ApiError> {
     let body = small(body, VERSION_BYTES_MAX).await?;
-    let request = if body.is_empty() { Ok(VersionRequest::default()) } else { serde_json::from_slice(&body) };
+    let request = if body.is_empty() { Ok(VersionRequest::default()) } else { read_object(&body) };
     let VersionRequest { version } = request.map_err(|error| {
         ApiError::new(
             ErrorCode::InvalidRequest,

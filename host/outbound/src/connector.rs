@@ -69,6 +69,17 @@ impl Connector {
         self.policy.endpoints.set_listener(address);
     }
 
+    /// The refusal of a granted `host:port` whose host is an address; `None` if `tenant` may reach
+    /// it, or if only a lookup can decide.
+    #[must_use]
+    pub fn refusal(&self, tenant: &TenantId, granted: &str) -> Option<OutboundRefusal> {
+        let to: http::uri::Authority = granted.parse().ok()?;
+        let host = to.host().trim_start_matches('[').trim_end_matches(']');
+        let to = Destination { tenant, host, port: to.port_u16()? };
+        let address = literal(host)?;
+        self.policy.check_name(to).and_then(|()| self.policy.check_address(to, address)).err()
+    }
+
     /// Looks up the names of the cluster's stores, so that their addresses are refused under every
     /// name.
     pub async fn look_up_stores(&self) {

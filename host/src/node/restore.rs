@@ -1,6 +1,6 @@
 //! Restores a backup into an empty data folder, or into an empty cluster.
 
-use super::storage::{BLOB_FOLDERS, REGISTRY};
+use super::storage::{BLOB_FOLDERS, REGISTRY, UNFINISHED_REGISTRY};
 use crate::config::NodeConfig;
 use anyhow::{Context, bail};
 use std::fs::File;
@@ -12,8 +12,6 @@ use weir_datastore::{Datastore, Prefix, RedbStore};
 use weir_storage::blobs::{Blobs, SharedBlobs, create_folder, sync_entry};
 use weir_storage::{MarkerPolicy, check_identity, forget_identity};
 
-/// Name of the registry until it is complete. A node does not take it for its registry.
-const UNFINISHED: &str = "registry.redb.unfinished";
 /// Names in a data folder that count as empty.
 const IGNORED: [&str; 3] = ["lock", "lost+found", weir_control::secrets::KEY_FILE];
 
@@ -64,7 +62,7 @@ impl RestorePlace {
             Self::Folder(folder) => {
                 datastore.close().await;
                 let path = folder.join(REGISTRY);
-                std::fs::rename(folder.join(UNFINISHED), &path)
+                std::fs::rename(folder.join(UNFINISHED_REGISTRY), &path)
                     .and_then(|()| sync_entry(&path))
                     .with_context(|| format!("cannot make {}", path.display()))
             }
@@ -83,7 +81,7 @@ impl RestorePlace {
         match self {
             Self::Folder(folder) => {
                 let unfinished = BLOB_FOLDERS.map(|name| std::fs::remove_dir_all(folder.join(name)));
-                let removed = std::fs::remove_file(folder.join(UNFINISHED));
+                let removed = std::fs::remove_file(folder.join(UNFINISHED_REGISTRY));
                 if unfinished.into_iter().chain([removed]).all(|removed| removed.is_ok()) {
                     return error;
                 }
@@ -97,6 +95,7 @@ impl RestorePlace {
 }
 
 async fn open_folder(folder: &Path) -> anyhow::Result<(RestoreTarget, RestorePlace)> {
+    super::storage::refuse_interrupted_restore(folder)?;
     let entries = std::fs::read_dir(folder)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .with_context(|| format!("cannot read {}", folder.display()))?;
@@ -108,7 +107,8 @@ async fn open_folder(folder: &Path) -> anyhow::Result<(RestoreTarget, RestorePla
             used.file_name()
         );
     }
-    let datastore = RedbStore::open(folder.join(UNFINISHED)).await.context("cannot make the registry")?;
+    let datastore =
+        RedbStore::open(folder.join(UNFINISHED_REGISTRY)).await.context("cannot make the registry")?;
     let folders = blob_folders(folder, None)?;
     Ok((RestoreTarget { folders, datastore: Arc::new(datastore) }, RestorePlace::Folder(folder.to_owned())))
 }

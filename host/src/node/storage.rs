@@ -29,6 +29,8 @@ pub(super) struct Storage {
 
 /// Name of the registry's file.
 pub(super) const REGISTRY: &str = "registry.redb";
+/// Name of the registry's file while a backup is restored.
+pub(super) const UNFINISHED_REGISTRY: &str = "registry.redb.unfinished";
 /// Name of the folder of the models' files.
 pub(super) const MODELS: &str = "models";
 /// Names of the folders of blobs, to which records of the datastore refer.
@@ -40,6 +42,7 @@ impl Storage {
     pub(super) async fn open(config: &NodeConfig) -> anyhow::Result<Self> {
         let folder = data_folder(config)?;
         let lock = lock(&folder)?;
+        refuse_interrupted_restore(&folder)?;
         if config.cluster.is_none() && !has_registry(&folder)? && is_used(&folder)? {
             bail!(
                 "{0} has files, but no registry: bring back a copy of {0}/{REGISTRY}, or start with an empty registry by `weir up --init`; functions, models and objects are then deployed anew",
@@ -86,6 +89,7 @@ impl Storage {
     pub(super) async fn init(config: &NodeConfig) -> anyhow::Result<()> {
         let folder = data_folder(config)?;
         let _lock = lock(&folder)?;
+        refuse_interrupted_restore(&folder)?;
         let marked = match &config.cluster {
             None => {
                 if has_registry(&folder)? {
@@ -132,6 +136,18 @@ pub(super) fn data_folder(config: &NodeConfig) -> anyhow::Result<PathBuf> {
     create_private_folder(&folder)
         .with_context(|| format!("cannot make the data folder {}", folder.display()))?;
     Ok(folder)
+}
+
+/// Refuses a data folder that contains only a part of a backup.
+pub(super) fn refuse_interrupted_restore(folder: &Path) -> anyhow::Result<()> {
+    let path = folder.join(UNFINISHED_REGISTRY);
+    if path.try_exists().with_context(|| format!("cannot read {}", path.display()))? {
+        bail!(
+            "the restore of a backup into {0} was interrupted, and {0} has only a part of its data: empty {0} and run `weir restore` again",
+            folder.display()
+        );
+    }
+    Ok(())
 }
 
 /// Whether the folder contains a registry. An empty file is not a registry.

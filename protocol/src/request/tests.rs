@@ -149,7 +149,37 @@ fn each_invalid_request_has_its_own_error() {
     assert!(refusal(&json!({"inputs": vec![one; INPUTS_MAX + 1]}), &[]).contains("more than 1024 items"));
     assert!(refusal(&input(&json!({"datatype": "FP31"})), &[]).contains("unknown variant"));
     assert!(refusal(&json!({}), &[]).contains("missing field `inputs`"));
-    assert!(refusal(&json!([]), &[]).contains("not an inference request"));
+}
+
+/// Serde reads a struct also from an array of its fields.
+#[test]
+fn arrays_in_place_of_objects_are_refused() {
+    let x = json!({"name": "x", "datatype": "FP32", "shape": [1], "data": [1]});
+    for body in [
+        json!([]),
+        json!([1, 2]),
+        json!(["a", {}, [x], []]),
+        json!({"parameters": [], "inputs": [x]}),
+        json!({"inputs": [["x", "FP32", [1], {}, [1]]]}),
+        json!({"inputs": [x], "outputs": [["y"]]}),
+    ] {
+        let said = refusal(&body, &[]);
+        assert!(said.contains("expected an object"), "{body}: {said}");
+    }
+}
+
+#[test]
+fn positions_of_invalid_elements_are_positions_in_the_document() {
+    let text = "{\n  \"inputs\": [{\"name\": \"x\", \"datatype\": \"FP32\", \"shape\": [2],\n    \"data\": [1,\n      \"a\"]}]}";
+    let position = |text: &str| {
+        let request = InferenceRequest::parse(text.as_bytes(), None).unwrap();
+        let InputData::Json(elements) = &request.inputs[0].data else { panic!("no JSON data") };
+        elements.decode(|_| Ok::<(), String>(())).unwrap_err().to_string()
+    };
+    assert_eq!(position(text), "\"a\" is not FP32 at line 4 column 9");
+    let one_line = text.replace("\n", "");
+    let column = one_line.find("\"a\"").unwrap() + 3;
+    assert_eq!(position(&one_line), format!("\"a\" is not FP32 at line 1 column {column}"));
 }
 
 #[test]

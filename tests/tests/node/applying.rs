@@ -357,8 +357,26 @@ async fn exported_state_has_no_differences() {
     assert_eq!(refused.status, 2, "{refused:?}");
     assert!(refused.stderr.contains("models.m has only a `digest`"), "{refused:?}");
     let refused = folder.weir(&node, &["export", "--to", "out"]).await;
-    assert_eq!(refused.status, 2);
+    assert_eq!(refused.status, 1);
     assert!(refused.stderr.contains("out/weir.yaml exists already"), "{refused:?}");
+}
+
+/// An apply of the export moved the workflow to the new version.
+#[tokio::test]
+async fn export_keeps_the_versions_that_workflows_run() {
+    let node = fake().start().await;
+    let folder = Folder::new();
+    folder.write("weir.yaml", ALL.replace("PRICE: '$$5'", "'HOME': '${HOME}'"));
+    assert_eq!(folder.weir(&node, &["apply"]).await.status, 0);
+    node.put("/v1/models/m", fake_model(1.0)).await.ok();
+    assert_eq!(folder.weir(&node, &["export", "--to", "out"]).await.status, 0);
+    let text = std::fs::read_to_string(folder.path().join("out/weir.yaml")).unwrap();
+    assert!(text.contains("keep_versions: true"), "{text}");
+    let diff = folder.weir(&node, &["diff", "-f", "out"]).await;
+    assert_eq!((diff.status, &*diff.stdout), (0, "no differences; 3 unchanged\n"), "{diff:?}");
+    folder.write("out/weir.yaml", text.replace("keep_versions: true", "keep_versions: false"));
+    let diff = folder.weir(&node, &["diff", "-f", "out"]).await;
+    assert!(diff.stdout.contains("update   workflow   w"), "{diff:?}");
 }
 
 #[tokio::test]

@@ -8,7 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use tokio::process::Command;
-use weir_tests::{NodeBuilder, TestClient, TestNode, eventually, function, model, with_custom_section};
+use weir_tests::{
+    NodeBuilder, TestClient, TestNode, eventually, function, model, signal, with_custom_section,
+};
 use weir_types::ErrorCode;
 use weir_types::api::InvocationStatus;
 
@@ -152,6 +154,47 @@ async fn restored_node_has_everything_acknowledged_before_the_backup() {
     assert_eq!(node.get("/fn/new/x").await.ok().text(), "hello, x\n");
     let used = restore(&node.stop().await, &file).await.unwrap_err();
     assert!(used.contains("is not empty") && used.contains("--data"), "{used}");
+}
+
+/// A node started with an empty registry, because the folder had no blobs yet.
+#[tokio::test]
+async fn interrupted_restore_is_reported_by_the_next_start_and_restore() {
+    let node = TestNode::start().await;
+    node.deploy("f", function("hello")).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("weir.tar");
+    node.weir(&["backup", file.to_str().unwrap()]).await.unwrap();
+    let builder = TestNode::builder();
+    fs::create_dir_all(builder.data()).unwrap();
+    // The state of a restore that was killed before the first blob.
+    fs::write(builder.data().join("registry.redb.unfinished"), "").unwrap();
+    for arguments in [&[][..], &["--init"]] {
+        let started = arguments.iter().fold(builder.clone(), NodeBuilder::argument);
+        let Err(log) = started.try_start().await else { panic!("the node started with {arguments:?}") };
+        assert!(log.contains("was interrupted") && log.contains("run `weir restore` again"), "{log}");
+    }
+    let refused = restore(&builder, &file).await.unwrap_err();
+    assert!(refused.contains("was interrupted"), "{refused}");
+    fs::remove_dir_all(builder.data()).unwrap();
+    restore(&builder, &file).await.unwrap();
+    assert_eq!(builder.start().await.functions().await.len(), 1);
+}
+
+/// An interrupted backup left its unfinished file.
+#[tokio::test]
+async fn interrupted_backup_leaves_no_file() {
+    // A node that does not answer.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let files = || fs::read_dir(folder.path()).unwrap().count();
+    let mut command = Command::new(TestNode::builder().binary());
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    command.arg("backup").arg(folder.path().join("weir.tar")).args(["--url", &url]).kill_on_drop(true);
+    let mut backup = command.spawn().unwrap();
+    eventually("the unfinished file", async || (files() == 1).then_some(())).await;
+    signal(backup.id().unwrap(), "INT");
+    assert_eq!(backup.wait().await.unwrap().code(), Some(130));
+    assert_eq!(files(), 0);
 }
 
 /// A component of 8 MiB.

@@ -64,7 +64,7 @@ async fn invalid_manifests_are_rejected() {
         ("models=a:0", ErrorCode::InvalidManifest),
         ("manifest=[]", ErrorCode::InvalidManifest),
         ("manifest={", ErrorCode::InvalidManifest),
-        ("limits.deadline_ms=0", ErrorCode::LimitOverCap),
+        ("limits.deadline_ms=0", ErrorCode::InvalidManifest),
         ("limits.deadline_ms=999999999", ErrorCode::LimitOverCap),
         ("limits.memory_bytes=99999999999", ErrorCode::LimitOverCap),
         ("limits.concurrency_max=100000", ErrorCode::LimitOverCap),
@@ -77,6 +77,27 @@ async fn invalid_manifests_are_rejected() {
         assert_eq!(request.send().await.unwrap().status(), 400, "{header}");
     }
     assert_eq!(node.functions().await, []);
+}
+
+/// Serde reads a struct also from an array of its fields.
+#[tokio::test]
+async fn arrays_are_no_objects() {
+    let node = TestNode::start().await;
+    node.deploy("f", function("hello")).await;
+    let trigger = |source: &str| format!(r#"{{"source": {source}, "target": {{"function": "f"}}}}"#);
+    for (method, path, body) in [
+        (Method::PUT, "/v1/triggers/t", "[1]".to_owned()),
+        (Method::PUT, "/v1/triggers/t", trigger(r#"[null, null, 60000]"#)),
+        (Method::PUT, "/v1/functions/f/aliases/a", "[1]".to_owned()),
+        (Method::POST, "/v1/functions/f/rollback", "[1]".to_owned()),
+        (Method::POST, "/v1/embeddings", r#"["f"]"#.to_owned()),
+        (Method::POST, "/v2/repository/index", "[true]".to_owned()),
+    ] {
+        let answer = node.send(node.request(method, path).body(body.clone())).await;
+        let text = answer.text();
+        assert!(answer.status == 400 && text.contains("expected an object"), "{path}, {body}: {text}");
+    }
+    node.send(node.request(Method::PUT, "/v1/triggers/t").body(trigger(r#"{"every_ms": 60000}"#))).await.ok();
 }
 
 #[tokio::test]

@@ -43,3 +43,26 @@ async fn demo_classifies_its_picture_and_removes_its_data() {
     assert!(status.success(), "{status}: {notes}");
     assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0, "the demo left its data");
 }
+
+/// A first Ctrl-C during the set-up had no effect.
+#[tokio::test]
+async fn interrupt_during_setup_ends_demo_and_removes_its_data() {
+    for step in ["optimising the model", "compiling the function"] {
+        let scratch = tempfile::tempdir().unwrap();
+        let mut command = Command::new(TestNode::builder().binary());
+        command.args(["demo", "--listen", "127.0.0.1:0", "--no-open"]).env("TMPDIR", scratch.path());
+        command.stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+        let mut demo = command.spawn().unwrap();
+        let mut notes = BufReader::new(demo.stderr.take().unwrap()).lines();
+        while let Some(note) = notes.next_line().await.unwrap() {
+            if note.contains(step) {
+                break;
+            }
+        }
+        signal(demo.id().unwrap(), "INT");
+        let ended = tokio::time::timeout(Duration::from_secs(20), demo.wait());
+        let status = ended.await.expect("the demo did not end").unwrap();
+        assert!(status.success(), "{step}: {status}");
+        assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0, "{step}: the demo left its data");
+    }
+}

@@ -113,7 +113,7 @@ async fn dry_run_describes_the_version_without_making_it() {
         assert_eq!(found, (Version(version), active, false), "{query:?}");
     }
     let refusal = node.try_deploy("hello", "dry_run=true&limits.memory_bytes=0", function("hello")).await;
-    assert_eq!(refusal.unwrap_err().code, ErrorCode::LimitOverCap);
+    assert_eq!(refusal.unwrap_err().code, ErrorCode::InvalidManifest);
     // The canary counts only for a deploy of a canary.
     node.deploy_with("hello", "env.MODE=b&canary=10", function("hello")).await;
     for (query, version) in [("env.MODE=b&canary=20", 2), ("env.MODE=b", 3), ("env.MODE=c&canary=20", 3)] {

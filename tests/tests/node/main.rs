@@ -17,6 +17,7 @@ mod canaries;
 mod cancelling;
 mod churn;
 mod cold_starts;
+mod command_line;
 mod compile_cache;
 mod concurrency;
 mod connections;

@@ -3,6 +3,7 @@
 use reqwest::Method;
 use std::ops::Deref;
 use weir_tests::{NodeBuilder, Receiver, TestClient, TestNode, eventually, function};
+use weir_types::ErrorCode;
 use weir_types::api::{CallbackState, CallbackStatus};
 
 /// Token of tenant `acme`.
@@ -138,6 +139,23 @@ async fn callback_to_a_refused_address_fails() {
         assert!(error.contains(&format!("its address is {class}")), "{url}: {error}");
     }
     assert_eq!(receiver.received().len(), 0);
+}
+
+/// Such a grant was accepted, and every request was refused.
+#[tokio::test]
+async fn invalid_granted_host_is_refused_at_the_deployment() {
+    let node = shared().start().await;
+    let client = node.with_token(TOKEN);
+    for host in ["http://127.0.0.1:9798", "127.0.0.1:*", "127.0.0.1:99999"] {
+        let query = [("outbound_hosts", host)];
+        let request = client.request(Method::PUT, "/v1/functions/fetch").query(&query);
+        let refusal = client.send(request.body(function("fetch"))).await.refusal();
+        assert_eq!(refusal.code, ErrorCode::InvalidManifest, "{host}");
+        assert!(refusal.text.contains("HOST or HOST:PORT"), "{host}: {}", refusal.text);
+    }
+    let deployed = client.deploy_with("fetch", "outbound_hosts=127.0.0.1:9798", function("fetch")).await;
+    let advice = deployed.warnings.join("\n");
+    assert!(advice.contains("adding \"127.0.0.1:9798\" to outbound.allow"), "{advice}");
 }
 
 #[tokio::test]

@@ -25,11 +25,13 @@ pub const MISSED_AGE_MS_DEFAULT: u64 = 24 * 3_600_000;
 #[serde(deny_unknown_fields)]
 pub struct TriggerSpec {
     /// Cause of the ticks.
+    #[serde(deserialize_with = "crate::json_object")]
     pub source: TriggerSource,
     /// Recipient of the requests.
+    #[serde(deserialize_with = "crate::json_object")]
     pub target: TriggerTarget,
     /// Request of each tick.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::json_object")]
     pub request: TriggerRequest,
     /// Whether ticks send requests; false for a paused trigger.
     #[serde(default = "yes")]

@@ -24,7 +24,7 @@ impl BodySource {
             return Ok(Self::Stdin(std::io::stdin()));
         }
         let unreadable = |error| {
-            Problem::usage(format!("cannot read {path}"))
+            Problem::new(format!("cannot read {path}"))
                 .because(error)
                 .hint("-d @FILE sends a file; to send a text that starts with '@', pipe it in with -d @-")
         };
@@ -61,7 +61,7 @@ impl BodySource {
             Self::File(mut file, _) => file.read_to_end(&mut bytes),
             Self::Stdin(mut stdin) => stdin.read_to_end(&mut bytes),
         };
-        read.map_err(|error| Problem::usage("cannot read the body").because(error))?;
+        read.map_err(|error| Problem::new("cannot read the body").because(error))?;
         Ok(bytes)
     }
 

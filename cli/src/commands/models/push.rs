@@ -1,5 +1,6 @@
 //! `weir models push`.
 
+use super::copies::Copies;
 use super::upload_settings::ModelSettingsArgs;
 use super::{is_at, lacking, removed, signature};
 use crate::commands::canary::{self, CanaryArgs};
@@ -65,6 +66,9 @@ impl UploadArgs {
         let fields = fields(&self.settings.labels)?;
         let upload = ModelUpload { path: &path, name, file, fields, stop: None };
         let pushed = upload.send(&models.client, models.output)?;
+        if let Some(warning) = Copies::count(&models.client, &pushed.model).and_then(Copies::warning) {
+            models.output.note(format_args!("warning: {warning}"));
+        }
         let Some(canary) = pushed.canary.filter(|canary| canary.promote_after_ms.is_some()) else {
             let is_active = pushed.canary.is_none() && pushed.shadow.is_none() && !pushed.is_preview;
             if is_active && (self.canary.is_given() || self.shadow.is_given() || self.preview) {

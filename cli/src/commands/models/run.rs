@@ -3,10 +3,12 @@
 use crate::client::{Client, ask_first, refusal};
 use crate::commands::CommandContext;
 use crate::commands::invoke::{BodySource, show};
+use crate::error::Problem;
 use anyhow::Result;
+use serde::de::IgnoredAny;
 use ureq::http::{HeaderValue, Method};
 use weir_types::api::ERROR_CODE_HEADER;
-use weir_types::{Name, VersionRef};
+use weir_types::{ErrorCode, Name, VersionRef};
 
 /// Run a model, tensor function or workflow, and print its response
 ///
@@ -45,11 +47,37 @@ pub(super) fn run(args: &RunArgs, client: &Client, context: &CommandContext) -> 
     ask_first(headers);
     let answer = client.send(request)?;
     if answer.headers().contains_key(ERROR_CODE_HEADER) {
-        let hint = format!(
-            "`weir models show {name}` has the inputs of a model, `weir workflows show {name}` those of a workflow"
-        );
-        return Err(refusal(answer, &format!("run {name}")).hint(hint).into());
+        let problem = refusal(answer, &format!("run {name}")).about(name);
+        return Err(match hint(&problem, name, client) {
+            Some(hint) => problem.hint(hint),
+            None => problem,
+        }
+        .into());
     }
     let hint = format!("`weir logs {name}` shows what a function wrote");
     show(answer, false, name.as_str(), &hint, context.output)
+}
+
+/// Advice for a refused run that depends on what `name` is; `None`: the advice for the error code.
+fn hint(problem: &Problem, name: &Name, client: &Client) -> Option<String> {
+    let is_there = |path: String| client.get::<IgnoredAny>(&path, "look for the name").is_ok();
+    match problem.code()? {
+        ErrorCode::ModelNotFound if is_there(format!("/v1/functions/{name}")) => {
+            Some(format!("`weir invoke {name}` calls the function"))
+        }
+        ErrorCode::ModelNotFound => Some(
+            "`weir models`, `weir workflows` and `weir functions` list what the node has".to_owned(),
+        ),
+        ErrorCode::InvalidRequest if problem.to_string().contains("not an inference request") => Some(
+            "write it as {\"inputs\": [{\"name\": NAME, \"datatype\": TYPE, \"shape\": [N, ...], \"data\": [...]}]}"
+                .to_owned(),
+        ),
+        ErrorCode::InvalidRequest if is_there(format!("/v1/workflows/{name}")) => {
+            Some(format!("`weir workflows show {name}` shows the inputs"))
+        }
+        ErrorCode::InvalidRequest if is_there(format!("/v1/models/{name}")) => {
+            Some(format!("`weir models show {name}` shows the inputs"))
+        }
+        _ => None,
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::push::LabelsFile;
 use super::query;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use weir_types::{CACHE_TTL_MS_MAX, COPIES_MIN_MAX, Cost, KEEP_ALIVE_MS_MAX, Precision};
 
 /// Options of commands that push a model.
@@ -10,8 +11,8 @@ pub(super) struct ModelSettingsArgs {
     /// Maximum number of concurrent runs [default: the node chooses]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     slots: Option<u32>,
-    /// Devices that may run the model: any, cpu or cuda [default: any]
-    #[arg(long, value_name = "WHERE", value_parser = ["any", "cpu", "cuda", "fake"])]
+    /// Devices that may run the model: any, cpu or cuda (or gpu) [default: any]
+    #[arg(long, value_name = "WHERE", value_parser = devices())]
     device: Option<String>,
     /// Precision on a GPU: fp32, tf32, fp16 or bf16; fp16 and bf16 take half the memory
     /// [default: tf32]
@@ -73,6 +74,16 @@ pub(super) struct ModelSettingsArgs {
     allow_signature_change: bool,
 }
 
+/// Values of `--device`. `fake` is for tests and for experiments with the scheduler.
+fn devices() -> PossibleValuesParser {
+    PossibleValuesParser::new([
+        PossibleValue::new("any"),
+        PossibleValue::new("cpu"),
+        PossibleValue::new("cuda").alias("gpu"),
+        PossibleValue::new("fake").hide(true),
+    ])
+}
+
 impl ModelSettingsArgs {
     /// The query of a push with these settings, apart from the labels, and with those of its role.
     pub(super) fn query(&self, role: Vec<(&'static str, String)>) -> String {
@@ -81,7 +92,10 @@ impl ModelSettingsArgs {
         let mut given = vec![
             ("allow_signature_change", self.allow_signature_change.then(|| "true".to_owned())),
             ("slots", text(self.slots.map(u64::from))),
-            ("device", self.device.clone()),
+            (
+                "device",
+                self.device.as_deref().map(|device| if device == "gpu" { "cuda" } else { device }.to_owned()),
+            ),
             ("precision", self.precision.map(|precision| precision.to_string())),
             ("cache_ttl_ms", text(self.cache_ttl_ms)),
             ("keep_alive_ms", text(self.keep_alive_ms)),

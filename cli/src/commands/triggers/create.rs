@@ -7,7 +7,7 @@ use crate::error::Problem;
 use anyhow::Result;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use clap::ValueEnum;
+use clap::{ArgGroup, ValueEnum};
 use source::{SourceArgs, duration_ms};
 use std::collections::BTreeMap;
 use ureq::http::{HeaderName, HeaderValue, Method};
@@ -17,13 +17,14 @@ use weir_types::api::{
 use weir_types::{ModelRef, Name, VersionRef};
 
 #[derive(Debug, clap::Args)]
+#[command(group = ArgGroup::new("target").args(["function", "inference"]).required(true))]
 pub(super) struct CreateArgs {
     /// Name of the trigger
     pub(super) name: Name,
     #[command(flatten)]
     source: SourceArgs,
     /// Function to call
-    #[arg(long, value_name = "NAME", required_unless_present = "inference", conflicts_with = "inference")]
+    #[arg(long, value_name = "NAME")]
     function: Option<Name>,
     /// Model, workflow or tensor function to run, with an optional version: NAME[:VERSION]
     #[arg(long, value_name = "NAME")]

@@ -99,7 +99,8 @@ impl Node {
                 self.state.aliases.insert(of.clone(), declared.aliases[&of].clone());
             }
             Kind::Workflow => {
-                let DeclaredWorkflow { document, slo_ms, cost_slo, runs } = declared.workflows[name].clone();
+                let DeclaredWorkflow { document, slo_ms, cost_slo, runs, .. } =
+                    declared.workflows[name].clone();
                 let made = CurrentWorkflow { document, slo_ms, cost_slo, runs, is_up_to_date: true };
                 let before = self.state.workflows.insert(name.clone(), made);
                 assert_eq!(before.is_none(), *action == Action::Create);
@@ -207,7 +208,7 @@ fn declarations() -> impl Strategy<Value = Declared> {
             let runs: BTreeSet<_> = runs.filter(|run| names.contains(&run.name) && may_run(run)).collect();
             // The text of a document determines what its steps run.
             let document = format!("{document} {runs:?}");
-            (own, DeclaredWorkflow { document, slo_ms, cost_slo: None, runs })
+            (own, DeclaredWorkflow { document, slo_ms, cost_slo: None, runs, keeps_versions: false })
         };
         let workflows = workflows.into_iter().map(workflow).collect();
         Declared { models, functions, workflows, triggers, ..Declared::default() }
@@ -262,7 +263,13 @@ fn aliases_are_set_after_their_items_and_before_workflows_that_may_use_them() {
     let with = |number, aliases| {
         let mut declared = function(number, &[], None);
         let runs = BTreeSet::from(["f:eu".parse().unwrap()]);
-        let workflow = DeclaredWorkflow { document: String::new(), slo_ms: None, cost_slo: None, runs };
+        let workflow = DeclaredWorkflow {
+            document: String::new(),
+            slo_ms: None,
+            cost_slo: None,
+            runs,
+            keeps_versions: false,
+        };
         declared.workflows.insert(name("w"), workflow);
         declared.aliases.insert(Aliased::new(Aliased::FUNCTIONS, &name("f")), versions(aliases));
         declared
@@ -341,6 +348,7 @@ fn workflows_follow_their_targets() {
         slo_ms: None,
         cost_slo: None,
         runs: runs.iter().map(|run| run.parse().unwrap()).collect(),
+        keeps_versions: false,
     };
     let declared = |number: u8| Declared {
         workflows: BTreeMap::from([

@@ -279,8 +279,8 @@ class UsageRow(DeviceUsage):
 
 
 class PlacementRecord(TypedDict):
-    invocation: int
-    """Number of the invocation."""
+    invocation: str
+    """Id of the invocation on its node."""
     node: int | None
     """The node that runs the invocation, unless it was rejected."""
     device: DeviceId | None
@@ -365,7 +365,7 @@ class EstimateRatio(TypedDict):
     total: float | None
     wait: float | None
     load: float | None
-    moving: float | None
+    move: float | None
     """Null if the time to move the inputs was not measured."""
     run: float | None
 

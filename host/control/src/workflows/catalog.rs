@@ -64,9 +64,13 @@ impl Catalog {
             }
             return Ok(pinned(TargetKind::Workflow, &StepTarget::Workflow(workflow.clone())));
         }
+        let is_http = self.functions.get(tenant, name.as_str()).is_some();
         let version = self.models.resolve(tenant, name, version.as_ref());
         match version.and_then(|version| self.models.get(tenant, name, version)) {
             Ok(entry) => Ok(pinned(TargetKind::Model, &StepTarget::Model(entry))),
+            Err(_) if self.models.versions(tenant, name).is_empty() && is_http => {
+                Err(format!("{wanted} is an HTTP function, which takes no tensors"))
+            }
             Err(_) if self.models.versions(tenant, name).is_empty() => {
                 Err(format!("there is no model, tensor function or workflow {name}"))
             }

@@ -143,7 +143,7 @@ impl Dispatch {
         // Tensor functions compute, so they start on a guest thread.
         let started = Instant::now();
         let turn = self.guests.turn(&function.account);
-        let report = self.guests.run(run, turn).await.map_err(|panic| panicked(&panic));
+        let report = self.guests.run(run, turn).await.map_err(|error| interrupted(&error));
         let fault = report.map_or_else(Some, |report| report.fault);
         match (fault, receiver.await) {
             (None, Ok(outputs)) => Ok(Completion {
@@ -353,7 +353,7 @@ impl Dispatch {
                     Ok(response) = &mut receiver, if !receiver.is_terminated() => {
                         return outgoing.send(response, Some(rest)).await;
                     }
-                    report = &mut rest => report.map_err(|panic| panicked(&panic)),
+                    report = &mut rest => report.map_err(|error| interrupted(&error)),
                 }
             }
         };
@@ -394,6 +394,10 @@ async fn finish(
     report
 }
 
-fn panicked(panic: &tokio::task::JoinError) -> Fault {
-    Fault::new(ErrorCode::Internal, format!("the node failed while it ran the function: {panic}"))
+/// The fault of a guest whose task did not end: it panicked, or the node stopped its threads.
+fn interrupted(error: &tokio::task::JoinError) -> Fault {
+    if error.is_cancelled() {
+        return Fault::new(ErrorCode::Unavailable, "the node shut down before the function ended");
+    }
+    Fault::new(ErrorCode::Internal, format!("the node failed while it ran the function: {error}"))
 }

@@ -67,6 +67,10 @@ pub(super) fn advice(node: &NodeState, function: &FunctionVersion, imports: &[St
     if !calls_out && !manifest.outbound_hosts.is_empty() {
         advice.push("the manifest grants outbound hosts, but the component does not call any".to_owned());
     }
+    for host in &manifest.outbound_hosts {
+        let refused = node.dispatch.connector.refusal(&function.tenant, host);
+        advice.extend(refused.map(|refused| format!("outbound_hosts grants {host:?}, and {refused}")));
+    }
     if manifest.reuse.is_some() && node.config.sandbox.instances_idle_max == 0 {
         let text = "the manifest asks for reuse, and this node gives every call a new instance (sandbox.instances_idle_max = 0)";
         advice.push(text.to_owned());

@@ -24,7 +24,10 @@ use weir_sandbox::instance::Needs;
 use weir_telemetry::Phase;
 use weir_telemetry::logs::now_ms;
 use weir_types::api::{Deployed, EventKind, EventResource, FunctionVersion};
-use weir_types::{ErrorCode, FunctionId, FunctionKind, FunctionManifest, Limits, Name, TenantId, Version};
+use weir_types::{
+    ErrorCode, FunctionId, FunctionKind, FunctionManifest, Limits, Name, TenantId, Version,
+    check_outbound_host,
+};
 use weir_workflow::TargetKind;
 
 /// A component that can start on this node.
@@ -334,15 +337,18 @@ fn check_public(kind: FunctionKind, manifest: &FunctionManifest) -> Result<(), A
 fn check_caps(manifest: &FunctionManifest, node: &NodeState) -> Result<(), ApiError> {
     cached::check_ttl(manifest.cache_ttl_ms)?;
     crate::manifest::check_slo(manifest.slo_ms)?;
+    for host in &manifest.outbound_hosts {
+        check_outbound_host(host)
+            .map_err(|error| ApiError::new(ErrorCode::InvalidManifest, format!("outbound_hosts: {error}")))?;
+    }
     let SandboxConfig { limit_caps, reuse_caps, .. } = &node.config.sandbox;
     let over_limit = manifest.limits.first_over(limit_caps).map(|over| ("limits", over));
     let over_reuse = || Some(("reuse", manifest.reuse.as_ref()?.first_over(reuse_caps)?));
     let Some((table, (name, asked, cap))) = over_limit.or_else(over_reuse) else { return Ok(()) };
-    let text = if asked == 0 {
-        format!("{table}.{name} must be at least 1")
-    } else {
-        format!("{table}.{name} = {asked} is over this node's cap of {cap}")
-    };
+    if asked == 0 {
+        return Err(ApiError::new(ErrorCode::InvalidManifest, format!("{table}.{name} must be at least 1")));
+    }
+    let text = format!("{table}.{name} = {asked} is over this node's cap of {cap}");
     Err(ApiError::new(ErrorCode::LimitOverCap, text))
 }
 

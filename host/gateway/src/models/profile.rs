@@ -3,6 +3,7 @@
 use crate::Caller;
 use crate::body::small;
 use crate::error::ApiError;
+use crate::json::read_object;
 use crate::request_id::RequestId;
 use crate::state::NodeExtractor;
 use crate::versions::parse_name;
@@ -46,7 +47,7 @@ pub(crate) async fn profile(
     let request: ProfileRequest = if body.is_empty() {
         ProfileRequest::default()
     } else {
-        serde_json::from_slice(&body).map_err(|error| {
+        read_object(&body).map_err(|error| {
             ApiError::new(ErrorCode::InvalidRequest, format!("the body cannot be used: {error}"))
         })?
     };

@@ -8,6 +8,7 @@ use super::super::request_id::RequestId;
 use super::super::traces::CallRoute;
 use super::target::{At, NamedTarget};
 use crate::NodeState;
+use crate::json::read_object;
 use crate::state::NodeExtractor;
 use axum::Extension;
 use axum::Json;
@@ -153,9 +154,7 @@ async fn body<T: Default + DeserializeOwned>(request: Request) -> Result<T, ApiE
     if body.is_empty() {
         return Ok(T::default());
     }
-    // A struct alone would also be read from an array.
-    let object = serde_json::from_slice::<Map<String, Value>>(&body);
-    object.and_then(|object| serde_json::from_value(object.into())).map_err(|error| {
+    read_object(&body).map_err(|error| {
         ApiError::new(ErrorCode::InvalidRequest, format!("the body cannot be used: {error}"))
     })
 }

@@ -203,9 +203,7 @@ fn select<'e, K: DeploymentKind>(
 }
 
 fn missing(name: &Name) -> ApiError {
-    let text = format!(
-        "there is no model, tensor function or workflow {name}; POST /v2/repository/index lists them"
-    );
+    let text = format!("there is no model, tensor function or workflow {name}");
     ApiError::new(ErrorCode::ModelNotFound, text)
 }
 

@@ -81,7 +81,7 @@ impl Store {
     pub(super) fn create(&self) -> Result<Vec<PathBuf>> {
         if self.ca_key().exists() {
             let message = format!("{} has an authority already", self.folder.display());
-            return Err(Problem::usage(message).hint("--folder picks another folder").into());
+            return Err(Problem::new(message).hint("--folder picks another folder").into());
         }
         create_folder(&self.folder)?;
         let issuer = CertifiedIssuer::self_signed(authority()?, KeyPair::generate()?)?;
@@ -156,7 +156,7 @@ impl Store {
     fn issuer(&self) -> Result<Issuer<'static, KeyPair>> {
         let path = self.ca_key();
         let key = fs::read_to_string(&path).map_err(|error| {
-            Problem::usage(format!("cannot read {}", path.display()))
+            Problem::new(format!("cannot read {}", path.display()))
                 .because(error)
                 .hint("`weir cluster ca create` creates an authority; --folder says where it is")
         })?;

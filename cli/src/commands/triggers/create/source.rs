@@ -1,15 +1,18 @@
 //! The source of a trigger.
 
-use clap::ValueEnum;
+use clap::{ArgGroup, ValueEnum};
 use jiff::SignedDuration;
 use weir_types::SecretName;
 use weir_types::api::{EventsSource, NatsSource, StreamStart, TriggerSource};
 
+/// The arguments that choose a source.
+const SOURCES: [&str; 4] = ["cron", "every", "nats", "events"];
 /// Sources without the options of streams. clap drops a requirement that conflicts with an argument.
 const NO_STREAMS: [&str; 3] = ["cron", "every", "events"];
 
 #[derive(Debug, clap::Args)]
-#[group(id = "cause", required = true, multiple = true)]
+#[group(skip)]
+#[command(group = ArgGroup::new("cause").args(SOURCES).required(true).multiple(true))]
 pub(super) struct SourceArgs {
     /// Schedule as a cron expression with 5 fields (minute, hour, day, month, weekday), or with 6
     /// fields of which the first has seconds
@@ -160,5 +163,15 @@ mod tests {
         ] {
             assert!(source(line).is_err(), "{line}");
         }
+    }
+
+    #[test]
+    fn missing_source_error_lists_only_sources() {
+        let error = source("").unwrap_err().to_string();
+        assert!(
+            error.contains("--cron <EXPRESSION>|--every <DURATION>|--nats <URL>|--events <TYPE>"),
+            "{error}"
+        );
+        assert!(!error.contains("--timezone"), "{error}");
     }
 }
