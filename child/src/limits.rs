@@ -9,7 +9,7 @@ use std::time::Duration;
 const OPEN_FILES_MAX: u64 = 64;
 
 /// Wall-clock limit on a busy machine: this multiple of the CPU time limit plus [`CLOCK_MORE_MS`].
-const CLOCK_FACTOR: u64 = 2;
+const CLOCK_FACTOR: u64 = 4;
 const CLOCK_MORE_MS: u64 = 10_000;
 
 /// Resource limits of a child process.
