@@ -75,6 +75,7 @@ impl Background {
         let working = AbortOnDropHandle::new(runtime.spawn(working));
         let mut others = Vec::new();
         let mut spawn = |task| others.push(AbortOnDropHandle::new(runtime.spawn(task)));
+        let runs_calls = config.devices != DevicesConfig::None;
         // Keep memory in step with changes of other nodes.
         spawn(boxed(state.registry.follow(functions)));
         spawn(boxed(state.models.follow(models)));
@@ -86,8 +87,10 @@ impl Background {
         spawn(boxed(state.triggers.follow(triggers)));
         spawn(boxed(handle_ticks(state.clone())));
         spawn(boxed(read_messages(state.clone())));
-        spawn(boxed(follow_components(Arc::downgrade(state), component_changes)));
-        spawn(boxed(preload_components(Arc::downgrade(state))));
+        spawn(boxed(follow_components(Arc::downgrade(state), component_changes, runs_calls)));
+        if runs_calls {
+            spawn(boxed(preload_components(Arc::downgrade(state))));
+        }
         spawn(boxed(watch_canaries(Arc::downgrade(state), leads(state))));
         // Release unused resources.
         spawn(boxed(state.invocations.clone().sweep(leads(state))));
@@ -206,8 +209,12 @@ async fn read_messages(state: Arc<NodeState>) {
 
 /// Compiles components that other nodes have deployed, before their first call, and removes the
 /// files of versions that other nodes have removed. If a compilation fails, the first call tries
-/// again and reports the error.
-async fn follow_components(state: Weak<NodeState>, mut changes: mpsc::Receiver<ComponentChange>) {
+/// again and reports the error. A node that runs no calls compiles none of them.
+async fn follow_components(
+    state: Weak<NodeState>,
+    mut changes: mpsc::Receiver<ComponentChange>,
+    runs_calls: bool,
+) {
     while let Some(change) = changes.recv().await {
         let Some(state) = state.upgrade() else { return };
         let ComponentChange::Deployed((digest, kind)) = change else {
@@ -215,7 +222,7 @@ async fn follow_components(state: Weak<NodeState>, mut changes: mpsc::Receiver<C
             continue;
         };
         // Deleted meanwhile: the artefact may be swept already, and there are no more calls.
-        if state.registry.find(digest).is_none() {
+        if !runs_calls || state.registry.find(digest).is_none() {
             continue;
         }
         let _ = state.dispatch.recompiler.compile(digest, kind).await;
