@@ -184,7 +184,7 @@ fn wait_begins_when_the_last_device_leaves() {
     let mut held_back = Fixture::new();
     assert_eq!(held_back.up(NodeId(1), &[10]), [""; 0]);
     assert_eq!(
-        held_back.tell(Event::DeviceDown { device: weir_types::DeviceId { node: NodeId(1), ordinal: 0 } }),
+        held_back.tell(Event::DeviceDown { device: DeviceId { node: NodeId(1), ordinal: 0 } }),
         [""; 0]
     );
     assert_eq!(held_back.arrive(2, Some(10)), [""; 0]);

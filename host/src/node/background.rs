@@ -75,7 +75,6 @@ impl Background {
         let working = AbortOnDropHandle::new(runtime.spawn(working));
         let mut others = Vec::new();
         let mut spawn = |task| others.push(AbortOnDropHandle::new(runtime.spawn(task)));
-        let runs_calls = config.devices != DevicesConfig::None;
         // Keep memory in step with changes of other nodes.
         spawn(boxed(state.registry.follow(functions)));
         spawn(boxed(state.models.follow(models)));
@@ -87,10 +86,8 @@ impl Background {
         spawn(boxed(state.triggers.follow(triggers)));
         spawn(boxed(handle_ticks(state.clone())));
         spawn(boxed(read_messages(state.clone())));
-        spawn(boxed(follow_components(Arc::downgrade(state), component_changes, runs_calls)));
-        if runs_calls {
-            spawn(boxed(preload_components(Arc::downgrade(state))));
-        }
+        spawn(boxed(follow_components(Arc::downgrade(state), component_changes)));
+        spawn(boxed(preload_components(Arc::downgrade(state))));
         spawn(boxed(watch_canaries(Arc::downgrade(state), leads(state))));
         // Release unused resources.
         spawn(boxed(state.invocations.clone().sweep(leads(state))));
@@ -209,12 +206,8 @@ async fn read_messages(state: Arc<NodeState>) {
 
 /// Compiles components that other nodes have deployed, before their first call, and removes the
 /// files of versions that other nodes have removed. If a compilation fails, the first call tries
-/// again and reports the error. A node that runs no calls compiles none of them.
-async fn follow_components(
-    state: Weak<NodeState>,
-    mut changes: mpsc::Receiver<ComponentChange>,
-    runs_calls: bool,
-) {
+/// again and reports the error. A node without devices compiles none of them.
+async fn follow_components(state: Weak<NodeState>, mut changes: mpsc::Receiver<ComponentChange>) {
     while let Some(change) = changes.recv().await {
         let Some(state) = state.upgrade() else { return };
         let ComponentChange::Deployed((digest, kind)) = change else {
@@ -222,7 +215,7 @@ async fn follow_components(
             continue;
         };
         // Deleted meanwhile: the artefact may be swept already, and there are no more calls.
-        if !runs_calls || state.registry.find(digest).is_none() {
+        if state.models.devices().is_empty() || state.registry.find(digest).is_none() {
             continue;
         }
         let _ = state.dispatch.recompiler.compile(digest, kind).await;
@@ -230,9 +223,12 @@ async fn follow_components(
 }
 
 /// Loads the most recently deployed components, so that the first call after a restart does not
-/// wait for the load. One at a time, because calls have priority.
+/// wait for the load. One at a time, because calls have priority. Loads none on a node without devices.
 async fn preload_components(state: Weak<NodeState>) {
-    let Some(newest) = state.upgrade().map(|state| state.registry.newest(PRELOADED_MAX)) else { return };
+    let newest = |state: Arc<NodeState>| {
+        (!state.models.devices().is_empty()).then(|| state.registry.newest(PRELOADED_MAX))
+    };
+    let Some(newest) = state.upgrade().and_then(newest) else { return };
     for (digest, kind) in newest {
         let Some((components, metrics)) =
             state.upgrade().map(|state| (state.components.clone(), state.metrics.clone()))
