@@ -27,8 +27,10 @@ use storage::Storage;
 use telemetry::Telemetry;
 use tls::NodeTls;
 use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use weir_call::until;
 use weir_cluster::Participation;
 use weir_control::response_cache::ResponseCache;
 use weir_device::Arena;
@@ -65,9 +67,9 @@ pub struct Node {
     storage: Storage,
     local_addr: SocketAddr,
     serving: JoinHandle<()>,
-    /// Cancelled when the server must stop accepting connections. A cluster member leaves the
-    /// cluster first.
-    closing: CancellationToken,
+    /// The time until which the server may finish its requests, once it must accept no more
+    /// connections. A cluster member leaves the cluster first.
+    closing: watch::Sender<Option<Instant>>,
     background: Background,
     /// Sends spans and metrics to a collector.
     export: Option<ExportTask>,
@@ -90,8 +92,8 @@ impl Node {
         let shared = gateway.clone();
         let served = Gateway::new(state.clone());
         let server = Server::new(served, &config.gateway, listener_tls, &runtimes.connections, shared);
-        let closing = CancellationToken::new();
-        let serving = gateway.spawn(server.run(listener, closing.clone()));
+        let closing = watch::Sender::new(None);
+        let serving = gateway.spawn(server.run(listener, closing.subscribe()));
         let background = Background::start(&gateway, &state, &config, &tls, begin);
         let export = exporter.map(|exporter| telemetry::start(exporter, &gateway, &state, local_addr));
         let runtimes = Some(ScopeGuard::into_inner(runtimes));
@@ -175,17 +177,16 @@ impl Node {
         self.state.shutdown.draining.cancel();
         tokio::time::sleep(self.lame_duck()).await;
         let drained = Instant::now() + Duration::from_millis(self.state.config.gateway.drain_timeout_ms);
-        // While the node is in its cluster, its waiting calls can still get places.
-        let settled = drained.checked_sub(WAITING_REFUSED_BEFORE).unwrap_or(drained);
-        self.state.dispatch.placements.settle_waiting(settled).await;
         self.state.shutdown.stopping.cancel();
+        self.settle_requests(drained).await;
+        self.state.shutdown.leaving.cancel();
         // First, so that no further calls are forwarded here. Calls in transit are refused as not
         // started and are placed again.
         if let Some(participation) = self.participation.take() {
             participation.end().await;
             tokio::time::sleep(UNDER_WAY).await;
         }
-        self.closing.cancel();
+        self.closing.send_replace(Some(drained));
         if let Err(error) = (&mut self.serving).await {
             tracing::error!(%error, "the server failed");
         }
@@ -211,12 +212,28 @@ impl Node {
         let default = if self.local_addr.ip().is_loopback() { Duration::ZERO } else { LAME_DUCK };
         self.state.config.gateway.lame_duck_ms.map_or(default, Duration::from_millis)
     }
+
+    /// Waits until a node without devices has answered its requests, because their calls can be placed
+    /// only while the node is in its cluster. Shortly before `drained`, refuses the calls that have no
+    /// place. A node with devices returns at once: it runs waiting calls after it has left the cluster.
+    async fn settle_requests(&self, drained: Instant) {
+        if !self.state.models.devices().is_empty() {
+            return;
+        }
+        let requests = &self.state.shutdown.requests;
+        requests.close();
+        let settled = drained.checked_sub(WAITING_REFUSED_BEFORE).unwrap_or(drained);
+        // Otherwise, requests are still in progress.
+        let _ = until(settled, requests.wait()).await;
+        self.state.dispatch.placements.refuse_all();
+    }
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
         self.state.shutdown.stopping.cancel();
-        self.closing.cancel();
+        self.state.shutdown.leaving.cancel();
+        self.closing.send_replace(Some(Instant::now()));
         if let Some(runtimes) = self.runtimes.take() {
             runtimes.stop();
         }
@@ -259,11 +276,11 @@ async fn start(config: NodeConfig, guests: GuestThreads) -> anyhow::Result<Start
     let deployed = DeployedContent::open(&config, &storage, &metrics, &arena, &connector).await?;
     let listener = listen(&config)?;
     connector.set_listener(listener.local_addr()?);
-    let stopping = CancellationToken::new();
+    let leaving = CancellationToken::new();
     let listening = (&listener, &tls);
     let models = &deployed.models;
     let joined =
-        NodePlacements::start(&config, scheduler, listening, &storage, models, &metrics, &stopping).await?;
+        NodePlacements::start(&config, scheduler, listening, &storage, models, &metrics, &leaving).await?;
     let permits = Permits::new(&config.gateway, &config.sandbox, config.quotas(), &metrics);
     let NodePlacements { placements, cluster, participation } = joined;
     let dispatch = Dispatch {
@@ -312,7 +329,7 @@ async fn start(config: NodeConfig, guests: GuestThreads) -> anyhow::Result<Start
         tracking: RequestTracking { tracer, given_ids: GivenIds::default() },
         permits,
         started: Instant::now(),
-        shutdown: Shutdown { stopping, ..Shutdown::default() },
+        shutdown: Shutdown { leaving, ..Shutdown::default() },
     };
     state.sweep_components().await;
     let begin = deployed.begin;

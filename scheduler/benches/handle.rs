@@ -100,6 +100,7 @@ impl BenchWorld {
             slo: self.slo_ns.map(|slo_ns| Slo { due_at_ns: self.now_ns + slo_ns, ..Slo::default() }),
             inputs: Vec::new(),
             batch_items_max: 0,
+            is_splittable: false,
             steps: Vec::new(),
         }));
     }

@@ -229,6 +229,10 @@ pub struct Arrival {
     /// code start at any time of its life.
     #[serde(default, skip_serializing_if = "is_alone")]
     pub batch_items_max: u32,
+    /// Whether the invocation may run in separate steps, on several devices, if no device has room for
+    /// all its models: [`Rejection::NoCapacity`](crate::Rejection::NoCapacity) starts them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_splittable: bool,
     /// The steps of a workflow, each after the steps that it waits for. If the workflow has an SLO
     /// and cannot be admitted as a whole, its steps are placed separately:
     /// [`Action::Reserved`](crate::Action::Reserved). Empty for all other invocations.
@@ -273,6 +277,7 @@ impl PlannedStep {
             slo: None,
             inputs: Vec::new(),
             batch_items_max: 1,
+            is_splittable: false,
             steps: Vec::new(),
         }
     }

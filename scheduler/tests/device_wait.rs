@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
-use weir_scheduler::{Action, Arrival, DeviceRule, DeviceSpec, Event, ModelDemand, Scheduler, Settings, Slo};
+use weir_scheduler::{
+    Action, Arrival, DeviceRule, DeviceSpec, Event, ModelDemand, PlannedStep, Scheduler, Settings, Slo,
+};
 use weir_types::{
-    Cost, FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version,
+    Cost, DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version,
 };
 
 const MS: u64 = 1_000_000;
@@ -74,29 +76,8 @@ impl Fixture {
         deadline_at_ns: u64,
         slo: Option<Slo>,
     ) -> Vec<String> {
-        let name = |name: &str| Name::new(name).unwrap();
-        let tenant = TenantId::default();
-        let demand = |bytes: u64| ModelDemand {
-            model: ModelId { tenant: tenant.clone(), name: name(&format!("m{bytes}")), version: Version(1) },
-            bytes,
-            load_time_ns: Some(0),
-            runs_on: Platforms::ALL,
-            parts: Vec::new(),
-        };
-        self.tell(Event::Arrived(Arrival {
-            invocation: InvocationId(id),
-            function: FunctionId { tenant: tenant.clone(), name: name("f"), version: Version(1) },
-            models: bytes.map(demand).into_iter().collect(),
-            deadline_at_ns,
-            priority: 0,
-            batch: 1,
-            run_time_ns: Some(MS),
-            run_times_ns: Vec::new(),
-            slo,
-            inputs: Vec::new(),
-            batch_items_max: 0,
-            steps: Vec::new(),
-        }))
+        let models = bytes.map(demand).into_iter().collect();
+        self.tell(Event::Arrived(Arrival { deadline_at_ns, slo, ..arrival(id, models) }))
     }
 
     /// Moves the clock to the time that the scheduler asked to be woken at, not beyond `to_ms`.
@@ -110,6 +91,49 @@ impl Fixture {
         self.now_ns = to_ms * MS;
         short
     }
+}
+
+fn name(name: &str) -> Name {
+    Name::new(name).unwrap()
+}
+
+/// A model of this size, whose load takes no time.
+fn demand(bytes: u64) -> ModelDemand {
+    let model =
+        ModelId { tenant: TenantId::default(), name: name(&format!("m{bytes}")), version: Version(1) };
+    ModelDemand { model, bytes, load_time_ns: Some(0), runs_on: Platforms::ALL, parts: Vec::new() }
+}
+
+fn arrival(id: u64, models: Vec<ModelDemand>) -> Arrival {
+    Arrival {
+        invocation: InvocationId(id),
+        function: FunctionId { tenant: TenantId::default(), name: name("f"), version: Version(1) },
+        models,
+        deadline_at_ns: 100_000 * MS,
+        priority: 0,
+        batch: 1,
+        run_time_ns: Some(MS),
+        run_times_ns: Vec::new(),
+        slo: None,
+        inputs: Vec::new(),
+        batch_items_max: 0,
+        is_splittable: false,
+        steps: Vec::new(),
+    }
+}
+
+/// A workflow of two steps with models of 60 and 70 bytes.
+fn workflow(id: u64, slo: Option<Slo>) -> Arrival {
+    let step = |(at, bytes): (u64, u64)| PlannedStep {
+        invocation: InvocationId(10 * id + at),
+        function: FunctionId { tenant: TenantId::default(), name: name("step"), version: Version(1) },
+        models: vec![demand(bytes)],
+        after: (0..u32::try_from(at).unwrap()).collect(),
+        batch: 1,
+        run_times_ns: vec![("cpu".into(), MS)],
+    };
+    let steps = slo.iter().flat_map(|_| [(0, 60), (1, 70)]).map(step).collect();
+    Arrival { slo, is_splittable: true, steps, ..arrival(id, vec![demand(60), demand(70)]) }
 }
 
 fn due_at_ms(due_at_ms: u64) -> Option<Slo> {
@@ -160,7 +184,7 @@ fn wait_begins_when_the_last_device_leaves() {
     let mut held_back = Fixture::new();
     assert_eq!(held_back.up(NodeId(1), &[10]), [""; 0]);
     assert_eq!(
-        held_back.tell(Event::DeviceDown { device: weir_types::DeviceId { node: NodeId(1), ordinal: 0 } }),
+        held_back.tell(Event::DeviceDown { device: DeviceId { node: NodeId(1), ordinal: 0 } }),
         [""; 0]
     );
     assert_eq!(held_back.arrive(2, Some(10)), [""; 0]);
@@ -199,6 +223,51 @@ fn objectives_are_judged_once_a_device_is_known() {
     assert_eq!(late.advance(498), [""; 0]);
     assert_eq!(late.advance(499), ["1!Slo"]);
     assert_eq!(late.advance(WAIT_MS), ["2!NoDevice"]);
+}
+
+#[test]
+fn objectives_are_judged_after_the_reports_of_the_first_node() {
+    let mut cluster = Fixture::new();
+    let own = ModelDemand { load_time_ns: Some(2_000 * MS), ..demand(10) };
+    let slo = due_at_ms(500);
+    // Two, since admission tries one that it would refuse.
+    for id in [1, 2] {
+        let arrived = Arrival { slo, ..arrival(id, vec![own.clone()]) };
+        assert_eq!(cluster.tell(Event::Arrived(arrived)), [""; 0]);
+    }
+    assert_eq!(cluster.tell(Event::Paused), [""; 0]);
+    assert_eq!(cluster.up(NodeId(1), &[100]), [""; 0]);
+    // In memory already, so that no load delays the invocation.
+    let device = DeviceId { node: NodeId(1), ordinal: 0 };
+    let loaded = Event::Loaded { device, model: own.model, bytes: 10, load_time_ns: None, parts: Vec::new() };
+    assert_eq!(cluster.tell(loaded), [""; 0]);
+    assert_eq!(cluster.tell(Event::Resumed), ["1@1", "2@1"]);
+}
+
+#[test]
+fn workflows_too_large_for_the_first_devices_run_in_separate_steps() {
+    let mut cluster = Fixture::new();
+    assert_eq!(cluster.tell(Event::Arrived(workflow(1, None))), [""; 0]);
+    assert_eq!(cluster.tell(Event::Arrived(workflow(2, due_at_ms(900)))), [""; 0]);
+    // Not a workflow: a larger device may follow.
+    assert_eq!(cluster.arrive(3, Some(130)), [""; 0]);
+    let decided = cluster.up(NodeId(1), &[100]);
+    assert!(
+        matches!(&decided[..], [first, second] if first.starts_with("Reserved") && second == "1!NoCapacity"),
+        "{decided:?}"
+    );
+    assert_eq!(cluster.up(NodeId(2), &[200]), ["3@2"]);
+    assert_eq!(cluster.scheduler.corrections(), weir_scheduler::Corrections::default());
+}
+
+#[test]
+fn devices_that_grow_end_the_wait() {
+    let mut cluster = Fixture::new();
+    assert_eq!(cluster.arrive(1, Some(100)), [""; 0]);
+    assert_eq!(cluster.up(NodeId(1), &[50]), [""; 0]);
+    let device = DeviceId { node: NodeId(1), ordinal: 0 };
+    let grown = cluster.tell(Event::DeviceResized { device, capacity_bytes: 200 });
+    assert_eq!([grown, cluster.advance(10 * WAIT_MS)].concat(), ["1@1"]);
 }
 
 #[test]

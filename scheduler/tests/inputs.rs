@@ -86,6 +86,7 @@ impl Nodes {
             slo: None,
             inputs: inputs.collect(),
             batch_items_max: 0,
+            is_splittable: false,
             steps: Vec::new(),
         }));
         actions.into_iter().find_map(|action| match action {

@@ -113,6 +113,7 @@ fn arrival() -> impl Strategy<Value = Arrival> {
                 slo,
                 inputs,
                 batch_items_max,
+                is_splittable: false,
                 steps,
             }
         },

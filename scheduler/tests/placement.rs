@@ -89,6 +89,7 @@ fn arrival(id: u64, models: &[(&str, u64)], deadline_at_ns: u64) -> Event {
         slo: None,
         inputs: Vec::new(),
         batch_items_max: 0,
+        is_splittable: false,
         steps: Vec::new(),
     })
 }

@@ -91,6 +91,7 @@ impl Fixture {
             slo,
             inputs: Vec::new(),
             batch_items_max: 0,
+            is_splittable: false,
             steps: Vec::new(),
         }));
         (invocation, actions)

@@ -44,6 +44,7 @@ fn arrival(id: u64) -> Event {
         slo: None,
         inputs: Vec::new(),
         batch_items_max: 0,
+        is_splittable: false,
         steps: Vec::new(),
     })
 }

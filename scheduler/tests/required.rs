@@ -134,6 +134,7 @@ impl Fixture {
             slo: None,
             inputs: Vec::new(),
             batch_items_max: 1,
+            is_splittable: false,
             steps: Vec::new(),
         }))
     }

@@ -139,6 +139,7 @@ fn arrival(id: u64, models: &[&str]) -> Arrival {
         slo: None,
         inputs: Vec::new(),
         batch_items_max: 1,
+        is_splittable: false,
         steps: Vec::new(),
     }
 }

@@ -77,6 +77,7 @@ impl Fixture {
             slo: None,
             inputs: Vec::new(),
             batch_items_max: 0,
+            is_splittable: false,
             steps: Vec::new(),
         }));
     }
@@ -279,6 +280,7 @@ fn capped_call_without_models_starts_when_another_ends() {
                 slo: None,
                 inputs: Vec::new(),
                 batch_items_max: 0,
+                is_splittable: false,
                 steps: Vec::new(),
             })
         };

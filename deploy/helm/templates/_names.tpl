@@ -9,13 +9,26 @@ app.kubernetes.io/name: {{ .part }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
 {{- end -}}
 
-{{/* Labels by which services and policies select all nodes of the cluster: those with devices, and the activator. */}}
+{{/* Labels by which services select all nodes of the cluster: those with devices, and the activator. */}}
 {{- define "weir.members" -}}
 {{- if .Values.activator.enabled -}}
 app.kubernetes.io/part-of: weir
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- else -}}
 {{ include "weir.selector" (dict "root" . "part" "weir") }}
+{{- end -}}
+{{- end -}}
+
+{{/* Selector of policies for all nodes of the cluster. Pods of older charts have these labels, too. */}}
+{{- define "weir.membersOfPolicies" -}}
+{{- if .Values.activator.enabled -}}
+matchLabels:
+  app.kubernetes.io/instance: {{ .Release.Name }}
+matchExpressions:
+  - {key: app.kubernetes.io/name, operator: In, values: [weir, weir-activator]}
+{{- else -}}
+matchLabels:
+  {{- include "weir.selector" (dict "root" . "part" "weir") | nindent 2 }}
 {{- end -}}
 {{- end -}}
 
@@ -47,10 +60,10 @@ etcd://{{ join "," $hosts }}/weir
 {{- end -}}
 {{- end -}}
 
-{{/* Settings of the nodes as KEY=VALUE,KEY=VALUE. */}}
+{{/* Settings as KEY=VALUE,KEY=VALUE. */}}
 {{- define "weir.settings" -}}
 {{- $settings := list -}}
-{{- range $key, $value := .Values.nodes.settings -}}
+{{- range $key, $value := . -}}
 {{- /* Numbers of values are floating-point numbers, which would be printed as 1e+06. */ -}}
 {{- if and (kindIs "float64" $value) (eq $value (floor $value)) -}}{{- $value = int64 $value -}}{{- end -}}
 {{- $settings = append $settings (printf "%s=%v" $key $value) -}}

@@ -25,9 +25,7 @@ spec:
     metadata:
       labels:
         {{- include "weir.labels" $part | nindent 8 }}
-        {{- if $root.Values.activator.enabled }}
         app.kubernetes.io/part-of: weir
-        {{- end }}
       annotations:
         # A change of the settings restarts the nodes.
         checksum/settings: {{ include (print $root.Template.BasePath "/settings.yaml") $root | sha256sum }}
@@ -92,6 +90,7 @@ spec:
             - {name: WEIR_TOKEN_FILE, value: /secrets/tokens}
             {{- if $isActivator }}
             - {name: WEIR_DEVICES, value: none}
+            - {name: WEIR_SET, value: {{ include "weir.settings" (merge (dict) .values.settings $root.Values.nodes.settings) | quote }}}
             {{- end }}
           ports:
             - {name: http, containerPort: 9347}

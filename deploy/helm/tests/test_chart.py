@@ -92,6 +92,8 @@ def comparable(rendered):
         if shared in rendered and "app.kubernetes.io/name" not in rendered:
             return {shared: rendered[shared]}
         return {"app": rendered["app.kubernetes.io/name"]}
+    if "matchExpressions" in rendered:
+        return [{**each, "key": "app"} for each in rendered["matchExpressions"]]
     left_out = {"image", "imagePullPolicy", "targetPort"}
     if rendered.get("kind"):
         left_out.add("metadata")
@@ -300,26 +302,56 @@ class Chart(unittest.TestCase):
         shared = [
             rendered["Service", "other-weir"]["spec"]["selector"],
             rendered["Service", "other-weir-nodes"]["spec"]["selector"],
-            policies["other-weir"]["podSelector"]["matchLabels"],
-            policies["other-weir"]["egress"][1]["to"][0]["podSelector"]["matchLabels"],
-            policies["other-weir-etcd"]["ingress"][0]["from"][0]["podSelector"]["matchLabels"],
         ]
         for selector in shared:
             self.assertTrue(all(selector.items() <= each for each in labels), selector)
+        for selector in [
+            policies["other-weir"]["podSelector"],
+            policies["other-weir"]["egress"][1]["to"][0]["podSelector"],
+            policies["other-weir-etcd"]["ingress"][0]["from"][0]["podSelector"],
+        ]:
+            names = {"key": "app.kubernetes.io/name", "operator": "In", "values": ["weir", "weir-activator"]}
+            self.assertEqual(selector["matchExpressions"], [names])
+            self.assertEqual(selector["matchLabels"], {"app.kubernetes.io/instance": "other"})
         # An autoscaler counts the pods that the set selects.
         self.assertFalse(nodes["selector"]["matchLabels"].items() <= labels[0])
         self.assertFalse(activator["selector"]["matchLabels"].items() <= labels[1])
         etcd = rendered["StatefulSet", "other-weir-etcd"]["spec"]["template"]["metadata"]["labels"]
         self.assertFalse(shared[0].items() <= etcd.items())
 
+    def test_nodes_have_the_label_of_members_before_the_activator_is_enabled(self):
+        pods = render()["StatefulSet", "weir"]["spec"]["template"]["metadata"]["labels"]
+        self.assertLessEqual(render(TO_ZERO)["Service", "weir"]["spec"]["selector"].items(), pods.items())
+        pods = base()["StatefulSet", "weir"]["spec"]["template"]["metadata"]["labels"]
+        self.assertLessEqual(to_zero()["Service", "weir"]["spec"]["selector"].items(), pods.items())
+
+    def test_memory_limits_of_the_activator_are_below_those_of_its_pod(self):
+        values = {**TO_ZERO, "nodes": {"settings": {"models.versions_keep": 3}}}
+        container = pod_of(render(values), "weir-activator")["containers"][0]
+        settings = dict(each.split("=") for each in environment(container)["WEIR_SET"].split(","))
+        self.assertEqual((settings["models.versions_keep"], settings["gateway.drain_timeout_ms"]), ("3", "30000"))
+        self.assertEqual(settings["sandbox.compiles_max"], "1")
+        limits = [
+            "gateway.arena_bytes_max",
+            "gateway.answers.bytes_max",
+            "sandbox.compile_memory_bytes_max",
+            "models.validate_memory_bytes_max",
+        ]
+        self.assertEqual(container["resources"]["limits"]["memory"], "4Gi")
+        # The rest is for the node itself.
+        self.assertLessEqual(sum(int(settings[each]) for each in limits), (4 << 30) - (256 << 20))
+
     def test_nodes_scale_to_zero_while_no_calls_come(self):
         scaled = render(TO_ZERO)["ScaledObject", "weir"]["spec"]
         self.assertEqual((scaled["minReplicaCount"], scaled["cooldownPeriod"]), (0, 60))
         self.assertEqual(scaled["scaleTargetRef"]["name"], "weir")
-        backlog, calls = (trigger["metadata"] for trigger in scaled["triggers"])
+        backlog, calls, running = (trigger["metadata"] for trigger in scaled["triggers"])
         self.assertIn("weir_scheduler_backlog_seconds", backlog["query"])
         self.assertIn("weir_invocations_total", calls["query"])
-        self.assertEqual((backlog["activationThreshold"], calls["activationThreshold"]), ("0", "0"))
+        # A call may take longer than the window of the rate and the cooldown.
+        for metric in ("weir_invocations_running", "weir_async_running"):
+            self.assertIn(f"sum({metric}{{", running["query"])
+        self.assertEqual({each["activationThreshold"] for each in (backlog, calls, running)}, {"0"})
         for values in [
             {"autoscaling": {"kind": "keda", "minReplicas": 0}},
             {"activator": {"enabled": True}, "autoscaling": {"kind": "hpa", "minReplicas": 0}},

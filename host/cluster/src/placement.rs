@@ -60,6 +60,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, oneshot, watch};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use weir_scheduler::{
     Action, Arrival, DeviceSpec, Event, InvocationOutcome, PlacementHistory, PlacementRecord, Setup,
@@ -98,6 +99,8 @@ pub struct Placements {
     epoch: Instant,
     /// The next wake-up that the scheduler requested, on the scheduler's clock.
     wake_at_ns: watch::Sender<Option<u64>>,
+    /// Cancelled once the node refuses all calls without a place.
+    refusing: CancellationToken,
     tasks: Mutex<Vec<AbortOnDropHandle<()>>>,
 }
 
@@ -140,13 +143,13 @@ impl Placements {
             config;
         let residency = ResidencyTable::new(devices.len());
         let staging = StagingTable::new(origin);
+        let own = hello(node, &address, &devices, (&residency, &staging));
+        let mut driver = PlacementDriver::new(0, own, &scheduler, record.is_some());
+        if devices.is_empty() && address.is_some() {
+            driver.await_election(0);
+        }
         let state = PlacementState {
-            placer: Placer::Own(Box::new(PlacementDriver::new(
-                0,
-                hello(node, &address, &devices, (&residency, &staging)),
-                &scheduler,
-                record.is_some(),
-            ))),
+            placer: Placer::Own(Box::new(driver)),
             waiting: HashMap::new(),
             away: HashMap::new(),
             running: HashMap::new(),
@@ -172,6 +175,7 @@ impl Placements {
             required: Notify::new(),
             epoch: now(),
             wake_at_ns: watch::Sender::new(None),
+            refusing: CancellationToken::new(),
             tasks: Mutex::default(),
         });
         let weak = Arc::downgrade(&placements);
@@ -225,6 +229,10 @@ impl Placements {
     fn arrive(&self, arrival: Arrival, models: Vec<ModelId>) -> Placing {
         let id = arrival.invocation;
         let mut state = self.state.lock();
+        // Checked under the lock: no call is added to those that were refused.
+        if self.refusing.is_cancelled() {
+            return Placing::Done(Err(PlacementRefusal::Stopping));
+        }
         let tenant = arrival.function.tenant.clone();
         let mut kept = self.address.is_some().then(|| arrival.clone());
         let mut own = Some(models);

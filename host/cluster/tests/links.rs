@@ -138,6 +138,7 @@ fn arrival(invocation: u64) -> Arrival {
         priority: 0,
         batch: 1,
         batch_items_max: 1,
+        is_splittable: false,
         steps: Vec::new(),
         run_time_ns: None,
         run_times_ns: Vec::new(),

@@ -254,6 +254,8 @@ impl Gateway {
 
     /// Serves a request on behalf of `caller`.
     async fn call(&self, caller: Caller, request: Request, id: &RequestId) -> Response {
+        let runs_none = self.node.models.devices().is_empty();
+        let _in_progress = runs_none.then(|| self.node.shutdown.requests.token());
         if id.is_given() && !caller.is_anonymous {
             self.node.tracking.given_ids.note(&caller.tenant, id.shared(), id.invocation);
         }
@@ -377,7 +379,7 @@ impl Gateway {
         }
         let Some(grant) = request.headers_mut().remove(GRANT) else {
             let placements = &self.node.dispatch.placements;
-            return Ok(answer_link(cluster, placements, request, &self.node.shutdown.stopping));
+            return Ok(answer_link(cluster, placements, request, &self.node.shutdown.leaving));
         };
         let grant: ForwardGrant = serde_json::from_slice(grant.as_bytes()).map_err(|error| {
             ApiError::new(ErrorCode::InvalidRequest, format!("the grant of a call cannot be read: {error}"))

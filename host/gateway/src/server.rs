@@ -37,15 +37,15 @@ use linger::Linger;
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use streams::Streams;
 use threads::ConnectionRuntimes;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use transport::Transport;
 use weir_call::body::BodyOverrun;
+use weir_call::until;
 use weir_tls::NodePeer;
 
 /// Concurrent requests of one HTTP/2 connection.
@@ -71,7 +71,6 @@ pub struct Server {
     /// `None`: connections are not encrypted.
     handshakes: Option<Handshakes>,
     timeouts: Timeouts,
-    drain_timeout: Duration,
     builder: auto::Builder<Streams>,
     places: ConnectionRuntimes,
 }
@@ -110,16 +109,15 @@ impl Server {
                 first: Duration::from_millis(config.header_timeout_ms),
                 later: Duration::from_millis(config.idle_timeout_ms),
             },
-            drain_timeout: Duration::from_millis(config.drain_timeout_ms),
             builder,
             places,
         }
     }
 
-    /// Serves until `stop`, then lets the requests in progress finish within the drain timeout.
-    pub async fn run(self, listener: TcpListener, stop: CancellationToken) {
+    /// Serves until `closing` has a time, then lets the requests in progress finish until that time.
+    pub async fn run(self, listener: TcpListener, mut closing: watch::Receiver<Option<Instant>>) {
         let graceful = GracefulShutdown::new();
-        loop {
+        let latest = loop {
             // A connection is accepted once there is room for it; until then it waits in the
             // kernel's accept queue.
             let accept = async {
@@ -128,7 +126,9 @@ impl Server {
             };
             let accepted = tokio::select! {
                 accepted = accept => accepted,
-                () = stop.cancelled() => break,
+                latest = closing.wait_for(Option::is_some) => {
+                    break latest.ok().and_then(|latest| *latest).unwrap_or_else(Instant::now);
+                }
             };
             match accepted {
                 Ok((stream, from, permit)) => self.admit(stream, from.ip(), permit, &graceful),
@@ -137,7 +137,7 @@ impl Server {
                     tokio::time::sleep(ACCEPT_RETRY).await;
                 }
             }
-        }
+        };
         // Serve the clients already in the kernel's accept queue, which closing the listener would
         // cut off.
         while let Some(Ok((stream, from))) = listener.accept().now_or_never()
@@ -146,11 +146,8 @@ impl Server {
             self.admit(stream, from.ip(), permit, &graceful);
         }
         drop(listener);
-        if tokio::time::timeout(self.drain_timeout, graceful.shutdown()).await.is_err() {
-            tracing::warn!(
-                drain_timeout_ms = self.drain_timeout.as_millis() as u64,
-                "requests were cut off at shutdown"
-            );
+        if until(latest, graceful.shutdown()).await.is_none() {
+            tracing::warn!("requests were cut off at shutdown: gateway.drain_timeout_ms has passed");
         }
     }
 

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use weir_asynchronous::Invocations;
 use weir_backup::BackupMaker;
 use weir_call::Turnstile;
@@ -110,6 +111,11 @@ pub struct Shutdown {
     pub draining: CancellationToken,
     /// Cancelled when the node takes no more calls.
     pub stopping: CancellationToken,
+    /// Cancelled when the node leaves its cluster, where its calls can be placed until then.
+    pub leaving: CancellationToken,
+    /// On a node without devices, the requests of clients, and the attempts of asynchronous
+    /// invocations, that have no response yet.
+    pub requests: TaskTracker,
 }
 
 /// Extracts the node's state in a request handler.

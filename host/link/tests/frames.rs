@@ -60,7 +60,7 @@ fn frames_of_this_protocol_do_not_change() {
     let events = FrameEncoder::default().encode([arrival(), finished(), arrival()]);
     let commands = FrameEncoder::default().encode([start(), start()]);
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    assert_eq!(PROTOCOL, 8);
+    assert_eq!(PROTOCOL, 9);
     assert_eq!(
         (&*hex(&events), &*hex(&commands)),
         (include_str!("golden/events").trim(), include_str!("golden/commands").trim())

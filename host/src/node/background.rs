@@ -206,7 +206,7 @@ async fn read_messages(state: Arc<NodeState>) {
 
 /// Compiles components that other nodes have deployed, before their first call, and removes the
 /// files of versions that other nodes have removed. If a compilation fails, the first call tries
-/// again and reports the error.
+/// again and reports the error. A node without devices compiles none of them.
 async fn follow_components(state: Weak<NodeState>, mut changes: mpsc::Receiver<ComponentChange>) {
     while let Some(change) = changes.recv().await {
         let Some(state) = state.upgrade() else { return };
@@ -215,7 +215,7 @@ async fn follow_components(state: Weak<NodeState>, mut changes: mpsc::Receiver<C
             continue;
         };
         // Deleted meanwhile: the artefact may be swept already, and there are no more calls.
-        if state.registry.find(digest).is_none() {
+        if state.models.devices().is_empty() || state.registry.find(digest).is_none() {
             continue;
         }
         let _ = state.dispatch.recompiler.compile(digest, kind).await;
@@ -223,9 +223,12 @@ async fn follow_components(state: Weak<NodeState>, mut changes: mpsc::Receiver<C
 }
 
 /// Loads the most recently deployed components, so that the first call after a restart does not
-/// wait for the load. One at a time, because calls have priority.
+/// wait for the load. One at a time, because calls have priority. Loads none on a node without devices.
 async fn preload_components(state: Weak<NodeState>) {
-    let Some(newest) = state.upgrade().map(|state| state.registry.newest(PRELOADED_MAX)) else { return };
+    let newest = |state: Arc<NodeState>| {
+        (!state.models.devices().is_empty()).then(|| state.registry.newest(PRELOADED_MAX))
+    };
+    let Some(newest) = state.upgrade().and_then(newest) else { return };
     for (digest, kind) in newest {
         let Some((components, metrics)) =
             state.upgrade().map(|state| (state.components.clone(), state.metrics.clone()))

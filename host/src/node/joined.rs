@@ -31,7 +31,7 @@ impl NodePlacements {
         storage: &Storage,
         models: &Arc<Models>,
         metrics: &Arc<Metrics>,
-        stopping: &CancellationToken,
+        leaving: &CancellationToken,
     ) -> anyhow::Result<Self> {
         let (listener, tls) = listening;
         let datastore = || storage.datastore.clone();
@@ -65,7 +65,7 @@ impl NodePlacements {
         let metrics = metrics.clone();
         let report = move || ActivityReport::new(reported.devices().reports(), &metrics);
         let (cluster, participation) =
-            Cluster::start(config, auth, membership, datastore(), &placements, report, stopping);
+            Cluster::start(config, auth, membership, datastore(), &placements, report, leaving);
         Ok(Self { placements, cluster: Some(cluster), participation: Some(participation) })
     }
 }

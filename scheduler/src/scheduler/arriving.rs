@@ -34,10 +34,13 @@ impl Scheduler {
         } else if let Some(slo) = self.admission.take_expected(invocation) {
             return Some(self.step_arrived(PlacementRequest { slo, is_step: true, ..request }));
         } else if is_admitted {
-            return self.admit(request, &arrival.steps, actions);
+            let newcomer = self.admit(request, &arrival.steps, actions);
+            self.note_splittable(&arrival);
+            return newcomer;
         } else {
             self.has_slos |= request.slo != Slo::NONE;
             self.waits(&request);
+            self.note_splittable(&arrival);
             self.queue(request);
             if self.admission.is_used() {
                 self.admission.watch(invocation, self.now_ns);
@@ -46,6 +49,13 @@ impl Scheduler {
         };
         self.reject(&request, rejection, actions);
         None
+    }
+
+    /// Records whether a waiting invocation may run in separate steps.
+    fn note_splittable(&mut self, arrival: &Arrival) {
+        if arrival.is_splittable {
+            self.waiting.entry(arrival.invocation).and_modify(|waits| waits.is_splittable = true);
+        }
     }
 
     /// Admits an invocation with an SLO, or rejects it. While no device is known, the invocation waits.

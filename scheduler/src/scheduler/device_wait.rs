@@ -2,12 +2,12 @@
 //!
 //! The time of an invocation begins when it arrives, or when the last device leaves. It ends when a
 //! device comes up that can run the invocation, and shortly before the invocation's deadline, so that
-//! the rejection names the missing device. Invocations with an SLO are judged then, because
-//! admission estimates their time on devices.
+//! the rejection names the missing device. Invocations with an SLO are judged once the device's node is
+//! known completely, because admission estimates their time on devices.
 
 use super::Scheduler;
 use crate::policy::OpenableModel;
-use crate::{Action, PlacementRequest, PlannedStep, Rejection, Slo};
+use crate::{Action, DeviceKey, DeviceView, ModelKey, PlacementRequest, PlannedStep, Rejection, Slo};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap};
 use weir_types::InvocationId;
@@ -77,38 +77,74 @@ impl Scheduler {
         self.device_wait.unjudged.push((request, steps.to_vec()));
     }
 
-    /// Starts the waits of all waiting invocations if the last device has left, and ends the waits of
-    /// those that a new device can run.
-    pub(super) fn devices_changed(&mut self, actions: &mut Vec<Action>) {
-        if self.is_without_devices() {
-            let unjudged = self.device_wait.unjudged.iter().map(|(request, _)| request);
-            let unjudged = unjudged.map(|request| (request.invocation, self.device_wait_end_ns(request)));
-            let unjudged: HashMap<_, _> = unjudged.collect();
-            for (invocation, waits) in &mut self.waiting {
-                if waits.device_by_ns.is_none() {
-                    let end_ns = self.device_wait.end_ns(self.now_ns, waits.deadline_at_ns);
-                    let end_ns = unjudged.get(invocation).copied().unwrap_or(end_ns);
-                    waits.device_by_ns = Some(end_ns);
-                    // A device could run it when it arrived.
-                    self.device_wait.ends.insert((end_ns, *invocation), SmallVec::new());
-                }
-            }
+    /// Starts the waits of all waiting invocations if the last device has left.
+    pub(super) fn devices_left(&mut self) {
+        if !self.is_without_devices() {
             return;
         }
-        for ((end_ns, invocation), models) in std::mem::take(&mut self.device_wait.ends) {
-            if models.is_empty() || self.has_device_for(&models) {
-                self.waiting.entry(invocation).and_modify(|waits| waits.device_by_ns = None);
-            } else {
-                self.device_wait.ends.insert((end_ns, invocation), models);
+        let unjudged = self.device_wait.unjudged.iter().map(|(request, _)| request);
+        let unjudged = unjudged.map(|request| (request.invocation, self.device_wait_end_ns(request)));
+        let unjudged: HashMap<_, _> = unjudged.collect();
+        for (invocation, waits) in &mut self.waiting {
+            if waits.device_by_ns.is_none() {
+                let end_ns = self.device_wait.end_ns(self.now_ns, waits.deadline_at_ns);
+                let end_ns = unjudged.get(invocation).copied().unwrap_or(end_ns);
+                waits.device_by_ns = Some(end_ns);
+                // A device could run it when it arrived.
+                self.device_wait.ends.insert((end_ns, *invocation), SmallVec::new());
             }
         }
+    }
+
+    /// Ends the waits of the invocations that one of these new devices can run. Considers each list of
+    /// models once.
+    pub(super) fn devices_came(&mut self, devices: &[DeviceKey]) {
+        let devices: Vec<_> = devices.iter().filter_map(|device| self.view.device(*device)).collect();
+        if devices.is_empty() {
+            return;
+        }
+        let mut known = HashMap::<SmallVec<[(ModelKey, u64); 1]>, bool>::new();
+        let waiting = &mut self.waiting;
+        self.device_wait.ends.retain(|(_, invocation), models| {
+            let key = models.iter().map(|demand| (demand.model, demand.bytes)).collect();
+            let has_device = *known.entry(key).or_insert_with(|| {
+                let could_hold =
+                    |device: &&DeviceView| device.suits(models) && device.is_large_enough(models);
+                models.is_empty() || devices.iter().any(could_hold)
+            });
+            if has_device {
+                waiting.entry(*invocation).and_modify(|waits| waits.device_by_ns = None);
+            }
+            !has_device
+        });
+    }
+
+    /// Judges the invocations that waited for a first device. Those with an SLO are admitted or
+    /// refused. Workflows that fit on no device as a whole end their wait: their steps are placed
+    /// separately. While the scheduler is paused, it does not know what the devices hold and run, so
+    /// it judges them at the end of the pause.
+    pub(super) fn judge_waiting(&mut self, actions: &mut Vec<Action>) {
+        if self.held.is_some() || self.is_without_devices() {
+            return;
+        }
         for (request, steps) in std::mem::take(&mut self.device_wait.unjudged) {
-            if self.has_device_for(&request.models) {
+            let waits = self.waiting.get(&request.invocation).copied();
+            if waits.is_none_or(|waits| waits.device_by_ns.is_none()) {
                 self.waits_no_more(&request);
                 self.admit(request, &steps, actions);
-            } else {
+            } else if !waits.is_some_and(|waits| waits.is_splittable)
+                || !self.reserve_unfit(&request, &steps, actions)
+            {
                 self.device_wait.unjudged.push((request, steps));
             }
+        }
+        let is_splittable =
+            |invocation: &InvocationId| self.waiting.get(invocation).is_some_and(|waits| waits.is_splittable);
+        let unsuited = self.device_wait.ends.keys().map(|(_, invocation)| *invocation);
+        let unsuited: Vec<_> = unsuited.filter(is_splittable).collect();
+        for invocation in unsuited {
+            let Some(request) = self.give_up(invocation) else { continue };
+            self.reject(&request, Rejection::NoCapacity, actions);
         }
     }
 

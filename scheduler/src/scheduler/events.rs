@@ -69,9 +69,10 @@ impl Scheduler {
                     self.corrections.node_up_twice += 1;
                     self.node_down(node, actions);
                 }
-                self.view.node_up(node, devices);
+                let devices = self.view.node_up(node, devices);
                 self.required.changed(self.now_ns, &mut self.view);
-                self.devices_changed(actions);
+                self.devices_came(&devices);
+                self.judge_waiting(actions);
             }
             Event::NodeDown { node } => self.node_down(node, actions),
             Event::DeviceDown { device } => self.device_down(device, actions),
@@ -136,7 +137,7 @@ impl Scheduler {
         for request in self.admission.devices_gone(&devices) {
             self.rehouse(request, actions);
         }
-        self.devices_changed(actions);
+        self.devices_left();
         actions.extend(lost.into_iter().map(|invocation| Action::Reject {
             invocation,
             why: Rejection::NodeLost,
@@ -162,6 +163,8 @@ impl Scheduler {
             for request in self.admission.device_resized(device) {
                 self.rehouse(request, actions);
             }
+            self.devices_came(&[device]);
+            self.judge_waiting(actions);
         }
     }
 

@@ -12,7 +12,9 @@ impl Scheduler {
 
     /// Judges and places the invocations that have arrived during the pause.
     pub(super) fn resume(&mut self, actions: &mut Vec<Action>) {
-        for arrival in self.held.take().into_iter().flatten() {
+        let held = self.held.take();
+        self.judge_waiting(actions);
+        for arrival in held.into_iter().flatten() {
             self.handle(self.now_ns, Event::Arrived(arrival), actions);
         }
     }

@@ -454,6 +454,7 @@ fn resolve(model: &RequiredModel, now_ns: u64, view: &mut View) -> PlacementRequ
         slo: None,
         inputs: Vec::new(),
         batch_items_max: 1,
+        is_splittable: false,
         steps: Vec::new(),
     };
     view.resolve_names(&arrival, now_ns)

@@ -34,7 +34,8 @@ impl Scheduler {
     }
 
     /// Reserves places for the steps of a workflow that fits on no device as a whole, or rejects it
-    /// because it would miss its objectives. Returns false if its steps cannot be planned, either.
+    /// because it would miss its objectives; it waits no more then. Returns false if its steps cannot be
+    /// planned, either.
     pub(super) fn reserve_unfit(
         &mut self,
         request: &PlacementRequest,
@@ -45,7 +46,11 @@ impl Scheduler {
             return false;
         }
         self.use_admission();
-        match self.reserve(request, steps, true) {
+        let reserved = self.reserve(request, steps, true);
+        if !matches!(reserved, Err(None)) && self.waiting.contains_key(&request.invocation) {
+            self.waits_no_more(request);
+        }
+        match reserved {
             Ok(estimate) => self.reserved(request, estimate, actions),
             Err(Some(estimate)) => {
                 self.view.forget(request);

@@ -21,6 +21,8 @@ pub(super) struct Waits {
     run_time_ns: u64,
     /// The end of its wait for a first device; `None` if a device is known that can run it.
     pub(super) device_by_ns: Option<u64>,
+    /// Whether it may run in separate steps, on several devices.
+    pub(super) is_splittable: bool,
 }
 
 /// Predicted time of the invocations on a device that have not ended, with their loads.
@@ -70,7 +72,8 @@ impl Scheduler {
         self.waiting_ns += run_time_ns;
         let bytes = together_bytes(&request.models);
         let device_by_ns = self.await_device(request);
-        let waits = Waits { arrived_at_ns, deadline_at_ns, bytes, run_time_ns, device_by_ns };
+        let waits =
+            Waits { arrived_at_ns, deadline_at_ns, bytes, run_time_ns, device_by_ns, is_splittable: false };
         self.waiting.insert(invocation, waits);
         self.deadlines.insert((deadline_at_ns, invocation));
         self.view.tenants_mut().begin_waiting(request.tenant);

@@ -202,6 +202,7 @@ impl<'a> SimulatedWorld<'a> {
             slo,
             inputs: Vec::new(),
             batch_items_max: if self.cluster.counts_work() { self.cluster.batching.batch_max } else { 0 },
+            is_splittable: false,
             steps: Vec::new(),
         };
         self.tell(group, Event::Arrived(arrival))

@@ -39,7 +39,8 @@ impl View {
         self.nodes.get(&node)
     }
 
-    pub(crate) fn node_up(&mut self, node: NodeId, specs: Vec<DeviceSpec>) {
+    /// Adds a node. Returns its devices.
+    pub(crate) fn node_up(&mut self, node: NodeId, specs: Vec<DeviceSpec>) -> Vec<DeviceKey> {
         let mut devices = Vec::new();
         let has_cpu = specs.iter().any(|spec| spec.platform == Platform::Cpu);
         for (ordinal, spec) in (0..).zip(specs) {
@@ -61,9 +62,10 @@ impl View {
             devices.push(key);
         }
         self.eased.extend_from_slice(&devices);
-        self.nodes.insert(node, NodeView::new(devices));
+        self.nodes.insert(node, NodeView::new(devices.clone()));
         self.freed += 1;
         self.sum_up();
+        devices
     }
 
     /// Marks a device as down or up. Returns whether its state changed.

@@ -239,6 +239,7 @@ impl NodeWorkflows {
         let arrival = Arrival {
             invocation,
             function: function_id("workflow", self.graph_number(&graph)),
+            is_splittable: models.len() > 1,
             models,
             deadline_at_ns: u64::MAX,
             priority: 0,

@@ -112,6 +112,7 @@ pub(crate) fn arrival(id: u64, run_time_ns: u64, load_time_ns: Option<u64>) -> A
         slo: None,
         inputs: Vec::new(),
         batch_items_max: 0,
+        is_splittable: false,
         steps: Vec::new(),
     }
 }

@@ -137,6 +137,7 @@ impl PromiseWorld {
             slo,
             inputs: Vec::new(),
             batch_items_max: 0,
+            is_splittable: false,
             steps: Vec::new(),
         };
         let arrival = self.with_steps(arrival);

@@ -6,7 +6,9 @@ use futures::future::join_all;
 use reqwest::Method;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 use tokio::task::{JoinHandle, JoinSet};
 use weir_tests::{ClusterBuilder, Etcd, TestClient, TestCluster, TestNode, eventually, function};
 use weir_types::api::{Invocation, InvocationStatus};
@@ -293,6 +295,105 @@ async fn stopping_activator_waits_for_a_device_and_then_refuses_its_waiting_call
             assert_eq!((refusal.status, refusal.code), (503, ErrorCode::Unavailable), "{}", refusal.text);
         }
     }
+}
+
+/// A call of a function that runs one call at a time arrives at placement when the call before ends.
+#[tokio::test]
+async fn stopping_activator_places_or_refuses_the_calls_at_the_gate_of_a_function() {
+    if !Etcd::is_installed() {
+        return;
+    }
+    let cluster = start(activator()).await;
+    let first = &cluster.nodes[0];
+    first.deploy_with("narrow", "limits.concurrency_max=1", function("echo-http")).await;
+    for (drain_timeout_ms, has_worker) in [(20_000, true), (2_000, false)] {
+        let gate = cluster.node().set("gateway.drain_timeout_ms", drain_timeout_ms).start().await;
+        eventually("the news of a deploy", async || gate.function("narrow").await.ok()).await;
+        let client = gate.client().clone();
+        let running = gate.hold("/fn/narrow");
+        waiting_calls(first.client(), 1.0).await;
+        let queued = tokio::spawn(async move { client.post("/fn/narrow", "late").await });
+        eventually("a call at the gate", async || {
+            (gate.metric("weir_invocations_queued", "").await >= 2.0).then_some(())
+        })
+        .await;
+        if has_worker {
+            let worker = start_worker(&cluster).await;
+            eventually("a call that runs", async || {
+                (gate.metric("weir_invocations_queued", "").await <= 1.0).then_some(())
+            })
+            .await;
+            let stopping = tokio::spawn(gate.stop());
+            tokio::time::sleep(Duration::from_millis(600)).await;
+            assert_eq!(running.let_go().await.status, 200);
+            assert_eq!(queued.await.unwrap().status, 200);
+            stopping.await.unwrap();
+            worker.stop().await;
+        } else {
+            gate.stop().await;
+            let refusal = queued.await.unwrap().refusal();
+            assert_eq!((refusal.status, refusal.code), (503, ErrorCode::Unavailable), "{}", refusal.text);
+        }
+    }
+}
+
+#[tokio::test]
+async fn activator_stops_within_its_drain_time() {
+    if !Etcd::is_installed() {
+        return;
+    }
+    let cluster = start(activator()).await;
+    let gate = cluster.node().set("gateway.drain_timeout_ms", 4_000).start().await;
+    eventually("the news of a deploy", async || gate.function("echo").await.ok()).await;
+    let client = gate.client().clone();
+    let call = tokio::spawn(async move { client.post("/fn/echo", "body").await });
+    waiting_calls(cluster.nodes[0].client(), 1.0).await;
+    // An upload that does not end, so that requests are in progress until the latest time.
+    let mut upload = TcpStream::connect(gate.address()).await.unwrap();
+    let head = format!(
+        "PUT /v1/functions/other HTTP/1.1\r\nhost: {}\r\ncontent-length: 1000\r\n\r\nbegin",
+        gate.address()
+    );
+    upload.write_all(head.as_bytes()).await.unwrap();
+    let begun = Instant::now();
+    gate.stop().await;
+    assert!(begun.elapsed() < Duration::from_millis(6_000), "{:?}", begun.elapsed());
+    assert_eq!(call.await.unwrap().refusal().status, 503);
+}
+
+/// Until the next dispatcher is elected, the activator knows no device.
+#[tokio::test]
+async fn activator_fails_no_call_while_a_dispatcher_is_elected() {
+    if !Etcd::is_installed() {
+        return;
+    }
+    let builder = TestCluster::builder().set("models.backend", "fake").set("scheduler.device_wait_ms", 0);
+    let mut cluster = start(builder).await;
+    let worker = start_worker(&cluster).await;
+    let activator = cluster.node().set("devices", "none").start().await;
+    let dispatcher = cluster.settle_with(&[&worker, &activator]).await;
+    assert_eq!(dispatcher.address(), cluster.nodes[0].address());
+    let trickle = Trickle::start(activator.client().clone());
+    trickle.passes(20).await;
+    cluster.nodes.remove(0).stop().await;
+    trickle.passes(40).await;
+    trickle.end().await;
+}
+
+#[tokio::test]
+async fn activator_compiles_no_components_of_other_nodes() {
+    if !Etcd::is_installed() {
+        return;
+    }
+    let cluster = start(activator()).await;
+    let gate = cluster.node().start().await;
+    let worker = start_worker(&cluster).await;
+    cluster.nodes[0].deploy("later", function("misbehave")).await;
+    eventually("a compilation", async || worker.log().contains("recompiling").then_some(())).await;
+    eventually("the news of a deploy", async || gate.function("later").await.ok()).await;
+    // The news of the component follows that of the function.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(!gate.log().contains("recompiling"), "{}", gate.log());
 }
 
 #[tokio::test]

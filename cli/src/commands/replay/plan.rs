@@ -172,6 +172,7 @@ mod tests {
             slo: None,
             inputs: Vec::new(),
             batch_items_max: 1,
+            is_splittable: false,
             steps: Vec::new(),
         };
         RecordedArrival { at_ns, arrival }

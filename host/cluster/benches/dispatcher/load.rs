@@ -178,6 +178,7 @@ fn arrival(invocation: InvocationId, model: &ModelId, placements: &Placements) -
         priority: 0,
         batch: 1,
         batch_items_max: 1,
+        is_splittable: false,
         steps: Vec::new(),
         run_time_ns: None,
         run_times_ns: Vec::new(),

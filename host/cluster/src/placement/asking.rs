@@ -50,7 +50,7 @@ impl Placements {
     }
 
     /// Switches to this node's own scheduler, if it is not in use already: the dispatcher is lost,
-    /// or this node is to be the dispatcher.
+    /// or this node is to be the dispatcher. Without devices, the calls wait until there is a dispatcher.
     pub fn place_alone(&self) {
         let mut state = self.state.lock();
         if matches!(state.placer, Placer::Own(_)) {
@@ -58,7 +58,10 @@ impl Placements {
         }
         let hello = self.hello(&state);
         let now_ns = self.time_ns(now());
-        let driver = PlacementDriver::new(now_ns, hello, &self.scheduler, self.record.is_some());
+        let mut driver = PlacementDriver::new(now_ns, hello, &self.scheduler, self.record.is_some());
+        if self.devices.is_empty() && self.address.is_some() {
+            driver.await_election(now_ns);
+        }
         self.replace(&mut state, Placer::Own(Box::new(driver)));
         self.announce_waiting(&mut state);
     }

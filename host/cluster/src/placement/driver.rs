@@ -23,8 +23,8 @@ pub(super) struct PlacementDriver {
     recorder: Option<Recorder>,
     nodes: HashMap<NodeId, RequestingNode>,
     calls: RemoteCalls,
-    /// The nodes whose running invocations are not known yet. While there are any, the scheduler is
-    /// paused.
+    /// The nodes whose running invocations are not known yet; this node while it awaits its election.
+    /// While there are any, the scheduler is paused.
     awaited: HashSet<NodeId>,
     /// Reused between calls, to save allocations: all actions of a call, and those about this
     /// node's calls.
@@ -82,6 +82,14 @@ impl PlacementDriver {
             driver.handle(now_ns, event);
         }
         driver
+    }
+
+    /// Pauses the scheduler until its node is the dispatcher. For a node without devices: the next
+    /// dispatcher may know devices.
+    pub(super) fn await_election(&mut self, now_ns: u64) {
+        if let Some(paused) = self.expect([self.own.0]) {
+            self.handle(now_ns, paused);
+        }
     }
 
     /// Work of the scheduler's devices, and work that waits for them.

@@ -34,12 +34,16 @@ struct Fixture {
 impl Fixture {
     /// A node with one device of one run slot.
     fn new(setup: Setup) -> Self {
+        Self::with_devices(setup, vec![device()])
+    }
+
+    fn with_devices(setup: Setup, devices: Vec<DeviceSpec>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let metrics = Metrics::new();
         let placements = Placements::start(PlacementConfig {
             node: NODE,
             address: Some("one:1".to_owned()),
-            devices: vec![device()],
+            devices,
             origin: StorageTier::Disk,
             unasked_max: 1,
             scheduler: setup,
@@ -172,6 +176,7 @@ fn arrival(invocation: u64) -> Arrival {
         priority: 0,
         batch: 1,
         batch_items_max: 1,
+        is_splittable: false,
         steps: Vec::new(),
         run_time_ns: None,
         run_times_ns: Vec::new(),

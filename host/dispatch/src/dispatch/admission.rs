@@ -91,7 +91,11 @@ impl Dispatch {
             // each other would deadlock otherwise.
             let gate = match target {
                 Target::Function(function) if call.granted.is_none() => {
-                    Some(function.deployment().gate.enter().await?)
+                    tokio::select! {
+                        biased;
+                        entered = function.deployment().gate.enter() => Some(entered?),
+                        refusal = self.placements.refusal() => return Err(refusal),
+                    }
                 }
                 _ => None,
             };

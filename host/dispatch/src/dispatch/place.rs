@@ -65,6 +65,7 @@ impl Dispatch {
         {
             return Ok(placed(unasked));
         }
+        let is_splittable = models.len() > 1 && matches!(target, Target::Workflow(_));
         let arrival = Arrival {
             invocation: call.id,
             function,
@@ -77,6 +78,7 @@ impl Dispatch {
             run_times_ns,
             slo: self.placements.slo(&call.objective, call.arrived),
             inputs: call.inputs.clone(),
+            is_splittable,
             steps,
         };
         if let Some(granted) = &call.granted {

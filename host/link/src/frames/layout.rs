@@ -79,7 +79,7 @@ fields! {
     AnnouncedModel { device, model, bytes, parts }
     Arrival {
         invocation, function, models, deadline_at_ns, priority, batch, run_time_ns, run_times_ns, slo,
-        inputs, batch_items_max, steps,
+        inputs, batch_items_max, is_splittable, steps,
     }
     DeviceId { node, ordinal }
     DeviceSpec { kind, platform, capacity_bytes, slots, invocations_max, rule }

@@ -38,6 +38,7 @@ pub(crate) fn arrival() -> NodeEvent {
         slo: None,
         inputs: Vec::new(),
         batch_items_max: 8,
+        is_splittable: false,
         steps: Vec::new(),
     };
     NodeEvent::Arrived { arrival, deadline_in_ns: 30_000_000_000, due_in_ns: None }
@@ -258,6 +259,7 @@ fn any_arrival() -> impl Strategy<Value = Arrival> {
             slo,
             inputs,
             batch_items_max: numbers.4,
+            is_splittable: numbers.2 % 2 == 1,
             steps,
         },
     )

@@ -291,6 +291,7 @@ fn arrival(
         slo: None,
         inputs: inputs.map(|(node, bytes)| InputsOn { node: NodeId(node), bytes }).into_iter().collect(),
         batch_items_max: 4,
+        is_splittable: false,
         steps: Vec::new(),
     })
 }

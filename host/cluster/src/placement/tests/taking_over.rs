@@ -12,8 +12,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use weir_call::Objective;
-use weir_scheduler::{Event, Rejection, Setup, StorageTier};
-use weir_types::{InvocationId, ModelId, Name, NodeId};
+use weir_scheduler::{Event, Rejection, Settings, Setup, StorageTier};
+use weir_types::{ErrorCode, InvocationId, ModelId, Name, NodeId};
 
 const TWO: NodeId = NodeId(2);
 const THREE: NodeId = NodeId(3);
@@ -198,4 +198,36 @@ async fn load_is_reported_with_the_tier_that_it_came_from() {
         ),
         "the disk is where this node has models unless it reports them: {events:?}"
     );
+}
+
+/// A node without devices that rejects calls without a device at once.
+fn activator() -> Fixture {
+    let settings = Settings { device_wait_ms: 0, ..Settings::default() };
+    Fixture::with_devices(Setup { settings, ..Setup::default() }, Vec::new())
+}
+
+#[tokio::test]
+async fn node_without_devices_rejects_no_call_until_it_is_the_dispatcher() {
+    let node = activator();
+    let objective = Objective::default();
+    let mut placed = std::pin::pin!(node.placements.place(arrival(1), &objective, now()));
+    assert!(futures::poll!(&mut placed).is_pending());
+    node.ask();
+    node.placements.place_alone();
+    assert!(futures::poll!(&mut placed).is_pending(), "the next dispatcher may have a device");
+    assert!(node.placements.await_nodes(&[]));
+    node.placements.await_only(&[]);
+    assert_eq!(placed.await.err().map(|fault| fault.code), Some(ErrorCode::NoDevice));
+}
+
+#[tokio::test]
+async fn stopping_node_refuses_waiting_and_later_calls() {
+    let node = activator();
+    let objective = Objective::default();
+    let mut placed = std::pin::pin!(node.placements.place(arrival(1), &objective, now()));
+    assert!(futures::poll!(&mut placed).is_pending());
+    node.placements.refuse_all();
+    assert_eq!(placed.await.err().map(|fault| fault.code), Some(ErrorCode::Unavailable));
+    let late = node.placements.place(arrival(2), &objective, now()).await;
+    assert_eq!(late.err().map(|fault| fault.code), Some(ErrorCode::Unavailable));
 }
