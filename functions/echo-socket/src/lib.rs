@@ -11,6 +11,7 @@ fn serve(request: Request) -> Result<Response> {
         "/ticks" => ticks,
         "/flood" => flood,
         "/deaf" => deaf,
+        "/idle" => |_| Ok(std::thread::sleep(Duration::from_secs(3_600))),
         "/close" => close,
         "/fail" => |_| Err(Error::new(500, "as asked")),
         "/trap" => |_| std::process::abort(),
