@@ -6,6 +6,7 @@
 //! messages, as records (`records.rs`, `docs/reference/protocols.md`). Therefore, calls over a
 //! WebSocket are placed, forwarded, limited and measured like others.
 
+mod frames;
 mod handshake;
 mod incoming;
 mod outgoing;

@@ -30,7 +30,7 @@ use weir_telemetry::{ClosedBy, Metrics};
 
 /// Buffers of a connection. Larger messages take memory of their size while they are received and
 /// sent.
-const BUFFER_BYTES: usize = 8 << 10;
+pub(super) const BUFFER_BYTES: usize = 8 << 10;
 /// Memory for the answers to pings that wait for the client, besides one frame.
 const PONG_BYTES_MAX: usize = 64 << 10;
 
@@ -142,8 +142,8 @@ impl Session {
         };
         let _open = terms.metrics.process.websockets.open();
         let traffic = Traffic::new();
-        let io = SocketIo::new(upgraded, traffic.clone());
         let bytes_max = terms.config.message_bytes_max as usize;
+        let io = SocketIo::new(upgraded, bytes_max, traffic.clone());
         let protocol = ProtocolConfig::default()
             .read_buffer_size(BUFFER_BYTES)
             .write_buffer_size(BUFFER_BYTES)

@@ -1,14 +1,16 @@
 //! The connection of a WebSocket, which measures what its client sends and takes.
 
+use super::frames::{FrameSplitter, HEAD_BYTES_MAX};
+use super::session::BUFFER_BYTES;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncBufRead as _, AsyncRead, AsyncWrite, BufReader, ReadBuf};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
@@ -107,13 +109,16 @@ impl Traffic {
 
 /// An upgraded connection.
 pub(super) struct SocketIo {
-    io: TokioIo<Upgraded>,
+    io: BufReader<TokioIo<Upgraded>>,
+    splitter: FrameSplitter,
     traffic: Traffic,
 }
 
 impl SocketIo {
-    pub(super) fn new(upgraded: Upgraded, traffic: Traffic) -> Self {
-        Self { io: TokioIo::new(upgraded), traffic }
+    /// Frames of up to `frame_bytes_max` bytes are split.
+    pub(super) fn new(upgraded: Upgraded, frame_bytes_max: usize, traffic: Traffic) -> Self {
+        let io = BufReader::with_capacity(BUFFER_BYTES, TokioIo::new(upgraded));
+        Self { io, splitter: FrameSplitter::new(frame_bytes_max), traffic }
     }
 }
 
@@ -123,8 +128,38 @@ impl AsyncRead for SocketIo {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
-        self.traffic.note();
+        let Self { io, splitter, traffic } = &mut *self;
+        let before = buffer.filled().len();
+        let mut is_read = false;
+        while buffer.remaining() > 0 {
+            if splitter.payload_left() == 0 {
+                if buffer.remaining() < HEAD_BYTES_MAX {
+                    break;
+                }
+                if let Some(head) = splitter.next_fragment() {
+                    buffer.put_slice(head.as_ref());
+                    continue;
+                }
+            }
+            let available = match Pin::new(&mut *io).poll_fill_buf(cx)? {
+                Poll::Ready(available) => available,
+                Poll::Pending if buffer.filled().len() == before => return Poll::Pending,
+                Poll::Pending => break,
+            };
+            let Some(first) = available.first().copied() else { break };
+            if !std::mem::replace(&mut is_read, true) {
+                traffic.note();
+            }
+            let payload = usize::try_from(splitter.payload_left()).unwrap_or(usize::MAX);
+            let taken = payload.min(available.len()).min(buffer.remaining()).max(1);
+            if payload > 0 {
+                buffer.put_slice(&available[..taken]);
+                splitter.pass(taken);
+            } else if let Some(head) = splitter.take(first) {
+                buffer.put_slice(head.as_ref());
+            }
+            Pin::new(&mut *io).consume(taken);
+        }
         Poll::Ready(Ok(()))
     }
 }
