@@ -37,7 +37,7 @@ struct Head {
     len: usize,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 struct SplitFrame {
     is_final: bool,
     /// The mask, without the length.
@@ -183,7 +183,8 @@ mod tests {
             let read = split(&sent(frames), 1 << 20);
             let mut server =
                 WebSocket::from_raw_socket(std::io::Cursor::new(read.clone()), Role::Server, None);
-            server.set_config(|config| config.max_frame_size = Some(FRAGMENT_BYTES as usize));
+            server
+                .set_config(|config| config.max_frame_size = Some(usize::try_from(FRAGMENT_BYTES).unwrap()));
             let mut lengths = Vec::new();
             while let Ok(message) = server.read() {
                 let content = message.into_data();
