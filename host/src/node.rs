@@ -289,6 +289,7 @@ async fn start(config: NodeConfig, guests: GuestThreads) -> anyhow::Result<Start
         catalog: deployed.catalog(),
         turns: permits.json.clone(),
         answer_bytes_max: config.gateway.infer_body_bytes_max,
+        websocket_close_time: Duration::from_millis(config.sandbox.websockets.close_ms),
         placements: placements.clone(),
         cluster: cluster.clone(),
         objects: deployed.objects.clone(),

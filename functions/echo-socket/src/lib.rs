@@ -11,6 +11,7 @@ fn serve(request: Request) -> Result<Response> {
         "/ticks" => ticks,
         "/flood" => flood,
         "/deaf" => deaf,
+        "/idle" => idle,
         "/close" => close,
         "/fail" => |_| Err(Error::new(500, "as asked")),
         "/trap" => |_| std::process::abort(),
@@ -81,6 +82,12 @@ fn deaf(socket: &mut WebSocket) -> Result<()> {
             return socket.send(bytes.to_string());
         }
     }
+    Ok(())
+}
+
+/// Receives nothing for an hour.
+fn idle(_: &mut WebSocket) -> Result<()> {
+    std::thread::sleep(Duration::from_secs(3_600));
     Ok(())
 }
 

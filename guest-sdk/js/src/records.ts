@@ -78,7 +78,7 @@ function sizeOf(bytes: Uint8Array): number {
 }
 
 function entry(kind: number, payload: Uint8Array): Entry {
-  const text = (bytes: Uint8Array) => new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+  const text = (bytes: Uint8Array) => new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
   if (kind === TEXT) return { message: text(payload) };
   if (kind === BINARY) return { message: payload };
   if (kind === CLOSE && payload.length >= 2) {

@@ -27,11 +27,12 @@ async function all(source: AsyncIterable<Uint8Array>): Promise<Entry[]> {
 }
 
 test("records are read from pieces of any size", async () => {
-  const records = [encode("grüezi"), encode(Uint8Array.of(0, 1)), encode(""), encodeClose({ code: 4001, reason: "enough" })];
+  // A byte order mark at the start is a part of the message.
+  const records = [encode("\ufeffgrüezi"), encode(Uint8Array.of(0, 1)), encode(""), encodeClose({ code: 4001, reason: "enough" })];
   const body = Uint8Array.from(records.flatMap((record) => [...record]));
   for (const size of [1, 7, body.length]) {
     assert.deepEqual(await all(pieces(body, size)), [
-      { message: "grüezi" },
+      { message: "\ufeffgrüezi" },
       { message: Uint8Array.of(0, 1) },
       { message: "" },
       { close: { code: 4001, reason: "enough" } },

@@ -1,5 +1,6 @@
 """Tests of WebSockets."""
 
+import time
 import unittest
 
 from weir import StatusError, websocket
@@ -74,6 +75,18 @@ class WebSocketTests(unittest.TestCase):
         client.is_gone = True
         serve(flood, client)
         self.assertEqual(client.received, ["more"])
+
+    def test_wait_counts_the_time_of_all_pieces(self):
+        class SlowClient(Client):
+            def wait(self, seconds):
+                asked.append(seconds)
+                time.sleep(0.02)
+                return seconds > 0.01 and super().wait(seconds)
+
+        asked = []
+        serve(lambda socket: socket.wait(0.05), SlowClient("a long message", piece=1))
+        self.assertLess(len(asked), 6)
+        self.assertEqual(asked, sorted(asked, reverse=True))
 
     def test_wait_does_not_wait_for_a_message_that_is_there(self):
         def handler(socket):

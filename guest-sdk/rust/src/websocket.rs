@@ -147,10 +147,10 @@ impl WebSocket {
     /// Closes the WebSocket with a code and a reason of at most 123 bytes. A function that returns
     /// without this closes with code 1000.
     pub fn close(&mut self, code: u16, reason: &str) -> Result<()> {
+        let record = records::encode_close(code, reason)?;
         if std::mem::replace(&mut self.has_sent_close, true) {
             return Ok(());
         }
-        let record = records::encode_close(code, reason)?;
         self.write(&record)
     }
 

@@ -11,6 +11,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 use weir_device::{Arena, ArenaExhausted, ArenaScope, Buffer};
 use weir_types::ErrorCode;
@@ -158,7 +161,7 @@ pub type Rest<Report> = AbortOnDropHandle<Report>;
 
 /// Response body with a size limit. Dropping the body half-way, as when the client disconnects,
 /// stops the guest that writes it. After the whole body was sent, the guest may finish its work.
-pub struct Guarded<Report, Guard: BodyObserver> {
+pub struct Guarded<Report: Send + 'static, Guard: BodyObserver> {
     body: Body,
     bytes_left: u64,
     bytes_max: u64,
@@ -169,6 +172,8 @@ pub struct Guarded<Report, Guard: BodyObserver> {
     /// Whether the node or the guest has cut the body off.
     is_cut_off: bool,
     rest: Option<Rest<Report>>,
+    /// Time that the guest has to end after its body; `None`: until its deadline.
+    rest_time: Option<Duration>,
     guard: Guard,
 }
 
@@ -186,8 +191,16 @@ impl<T: BodyObserver> BodyObserver for Arc<T> {
 
 impl<Report: Send + 'static, Guard: BodyObserver + Send + Unpin + 'static> Guarded<Report, Guard> {
     /// Limits `body` to `bytes_max` and to its `declared` length. Holds the guest's task `rest`;
-    /// `guard` observes a body that is cut off.
-    pub fn body(body: Body, bytes_max: u64, declared: Option<u64>, rest: Rest<Report>, guard: Guard) -> Body {
+    /// `guard` observes a body that is cut off. After the body, the guest may continue for `rest_time`,
+    /// or until its deadline.
+    pub fn body(
+        body: Body,
+        bytes_max: u64,
+        declared: Option<u64>,
+        rest: Rest<Report>,
+        rest_time: Option<Duration>,
+        guard: Guard,
+    ) -> Body {
         let rest = Some(rest);
         Body::new(Self {
             body,
@@ -197,12 +210,13 @@ impl<Report: Send + 'static, Guard: BodyObserver + Send + Unpin + 'static> Guard
             has_ended: declared == Some(0),
             is_cut_off: false,
             rest,
+            rest_time,
             guard,
         })
     }
 }
 
-impl<Report, Guard: BodyObserver + Unpin> HttpBody for Guarded<Report, Guard> {
+impl<Report: Send + 'static, Guard: BodyObserver + Unpin> HttpBody for Guarded<Report, Guard> {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -250,12 +264,19 @@ impl<Report, Guard: BodyObserver + Unpin> HttpBody for Guarded<Report, Guard> {
     }
 }
 
-impl<Report, Guard: BodyObserver> Drop for Guarded<Report, Guard> {
+impl<Report: Send + 'static, Guard: BodyObserver> Drop for Guarded<Report, Guard> {
     fn drop(&mut self) {
         if self.has_ended || self.body.is_end_stream() {
-            // The guest's deadline ends its remaining work.
-            if let Some(rest) = self.rest.take() {
-                drop(rest.detach());
+            match (self.rest.take(), self.rest_time) {
+                // The guest is stopped when `rest` is dropped.
+                (Some(rest), Some(time)) => {
+                    if let Ok(runtime) = Handle::try_current() {
+                        runtime.spawn(async move { timeout(time, rest).await.is_ok() });
+                    }
+                }
+                // The guest's deadline ends its remaining work.
+                (Some(rest), None) => drop(rest.detach()),
+                (None, _) => {}
             }
         } else if !self.is_cut_off {
             // The client disconnected, perhaps before the first byte.
@@ -279,7 +300,7 @@ mod tests {
     fn guarded(body: &'static str) -> (Body, Arc<OnceLock<ErrorCode>>) {
         let code = Arc::<OnceLock<ErrorCode>>::default();
         let rest = AbortOnDropHandle::new(tokio::spawn(std::future::pending::<()>()));
-        (Guarded::body(Body::from(body), 4, None, rest, code.clone()), code)
+        (Guarded::body(Body::from(body), 4, None, rest, None, code.clone()), code)
     }
 
     #[tokio::test]
@@ -307,6 +328,21 @@ mod tests {
         let (body, code) = guarded("body");
         assert_eq!(body.collect().await.unwrap().to_bytes(), "body");
         assert_eq!(code.get(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn guest_that_continues_after_its_body_is_stopped_in_time() {
+        for (rest_time, is_stopped) in [(Some(Duration::from_secs(5)), true), (None, false)] {
+            let guest = tokio::spawn(std::future::pending::<()>());
+            let handle = guest.abort_handle();
+            let code = Arc::<OnceLock<ErrorCode>>::default();
+            let rest = AbortOnDropHandle::new(guest);
+            Guarded::body(Body::from("body"), 4, None, rest, rest_time, code).collect().await.unwrap();
+            tokio::time::sleep(Duration::from_secs(4)).await;
+            assert!(!handle.is_finished());
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            assert_eq!(handle.is_finished(), is_stopped);
+        }
     }
 
     #[tokio::test]

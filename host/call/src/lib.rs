@@ -4,6 +4,7 @@
 
 pub mod body;
 pub mod headers;
+pub mod websocket;
 
 mod fault;
 pub use fault::Fault;

@@ -37,7 +37,7 @@ pub struct ForwardGrant {
     /// if no model has a canary or an alias.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub chosen: BTreeMap<ModelRef, Version>,
-    /// Whether the call serves a WebSocket, so that its bodies have no limit of their size.
+    /// Whether the call offers a WebSocket, whose bodies have no limit of their size.
     #[serde(default)]
     pub is_websocket: bool,
     /// The device and models that the call may use.

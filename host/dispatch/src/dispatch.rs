@@ -18,6 +18,7 @@ mod job;
 mod outgoing;
 mod place;
 mod remote;
+mod resendable;
 mod run;
 mod shadow;
 mod slice;
@@ -92,6 +93,8 @@ pub struct Dispatch {
     pub copies: Arc<CopyLimits>,
     /// The size limit of a response from another node that ran a model or workflow.
     pub answer_bytes_max: u64,
+    /// The time that a function has to end after its WebSocket was closed.
+    pub websocket_close_time: Duration,
 }
 
 impl Dispatch {

@@ -21,10 +21,10 @@ use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue, Method};
 use std::sync::Arc;
 use std::time::Instant;
-use weir_call::Objective;
 use weir_call::body::BodyLimit;
 use weir_call::headers;
 use weir_call::until;
+use weir_call::websocket::is_accepted;
 use weir_cluster::ForwardGrant;
 use weir_cluster::refused;
 use weir_control::models::ModelChoices;
@@ -129,7 +129,15 @@ pub(super) async fn invoke_granted(
     if !node.knows_chosen(&grant).await {
         return Ok(refused("the node does not know the versions of models that the call uses\n"));
     }
-    run(node, deployment, Some(grant), target, request, id).await
+    if !grant.is_websocket {
+        return run(node, deployment, Some(grant), target, request, id).await;
+    }
+    let request = request.map(|body| websocket::end_messages(node, body));
+    let response = Box::pin(run(node, deployment, Some(grant), target, request, id)).await?;
+    Ok(match is_accepted(response.status(), response.headers()) {
+        true => response.map(|body| websocket::end_answer(node, body)),
+        false => response,
+    })
 }
 
 /// The version of a function for one call. Looks an unknown function up, because another node may
@@ -181,8 +189,6 @@ pub(super) async fn run(
         let limit_ms = websocket::time_ms_max(node, &deployment.manifest.limits);
         ctx.deadline = deadline(ctx.arrived, limit_ms.min(granted_ms));
         ctx.is_websocket = true;
-        // An objective is for the latency of an answer.
-        ctx.objective = Objective::default();
     }
     let trace = ctx.trace.clone();
     let function = node.dispatch.function_target(&ctx, deployment);

@@ -230,6 +230,9 @@ impl Gateway {
             Ok(caller) => caller,
             Err(error) => return error.into_response(),
         };
+        if caller.is_anonymous {
+            request.extensions_mut().insert(websocket::Anonymous);
+        }
         let permit = match self.node.permits.quotas.admit(&caller.tenant, caller.is_anonymous) {
             Ok(permit) => permit,
             Err(error) => return error.into_response(),

@@ -219,7 +219,7 @@ impl Server {
             let serving = async {
                 connection.supervise(&node.permits.answers, timeouts, serving).await;
                 if let Some((session, scopes)) = connection.take_session() {
-                    session.run(scopes).await;
+                    session.run(scopes, || connection.cut()).await;
                 }
             };
             tokio::select! {

@@ -29,7 +29,7 @@ pub(super) async fn receive<Manifest: DeserializeOwned>(
     blobs: &Blobs,
     bytes_max: u64,
 ) -> Result<ReceivedUpload<Manifest>, ApiError> {
-    let place = node.permits.uploads.take(&caller.tenant)?;
+    let place = node.permits.uploads.take(&caller.tenant, false)?;
     // Before the upload arrives, which takes longer.
     let announced_bytes = announced_bytes(&request).min(bytes_max);
     blobs.check_room(announced_bytes).await?;

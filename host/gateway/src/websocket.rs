@@ -6,16 +6,19 @@
 //! messages, as records (`records.rs`, `docs/reference/protocols.md`). Therefore, calls over a
 //! WebSocket are placed, forwarded, limited and measured like others.
 
+mod frames;
 mod handshake;
 mod incoming;
 mod outgoing;
 mod records;
 mod session;
 mod socket;
+mod stopping;
 mod token;
 
 pub(crate) use handshake::Offer;
 pub(crate) use session::{Session, SessionSlot};
+pub(crate) use stopping::{end_answer, end_messages};
 pub(crate) use token::lift_token;
 
 use crate::NodeState;
@@ -25,23 +28,23 @@ use crate::request_id::RequestId;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
-use http::header::CONTENT_TYPE;
-use http::{HeaderValue, StatusCode};
 use incoming::MessageBody;
 use session::SessionTerms;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_call::until;
+use weir_call::websocket::is_accepted;
 use weir_control::registry::DeployedFunction;
 use weir_dispatch::deadline;
 use weir_sandbox::instance::OutputSink;
 use weir_types::{ErrorCode, FunctionKind, Limits};
 
-/// Media type of the request and the response of a function that serves a WebSocket.
-const MEDIA_TYPE: &str = "application/vnd.weir.websocket";
+/// Request extension: the client has no token.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Anonymous;
 
-/// Request extension: the call is that of a WebSocket, which has its own limit of time and no limit
-/// on the size of its bodies.
+/// Request extension: the call offers a WebSocket. If the function accepts, the call has its own limit
+/// of time, and no limit on the size of its bodies.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OverWebSocket;
 
@@ -67,8 +70,9 @@ pub(crate) async fn open(
     let limits = &deployment.manifest.limits;
     let arrived = Instant::now();
     let tenant = &deployment.id.tenant;
-    let permit = node.permits.websockets.take(tenant)?;
     let (mut head, _) = request.into_parts();
+    let is_anonymous = head.extensions.remove::<Anonymous>().is_some();
+    let permit = node.permits.websockets.take(tenant, is_anonymous)?;
     offer.rewrite(&mut head);
     let (messages, body) = MessageBody::channel(node.arena.tenant(tenant));
     let request = Request::from_parts(head, Body::new(body));
@@ -82,8 +86,7 @@ pub(crate) async fn open(
         );
         Err(ApiError::new(ErrorCode::DeadlineExceeded, text))
     })?;
-    let media_type = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-    if response.status() != StatusCode::OK || media_type != Some(MEDIA_TYPE.as_bytes()) {
+    if !is_accepted(response.status(), response.headers()) {
         return Ok(response);
     }
     let (head, guest) = response.into_parts();

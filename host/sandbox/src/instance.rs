@@ -3,6 +3,7 @@
 //! invocations of the same version, all of which succeeded.
 
 mod answer;
+mod extension;
 mod fault;
 mod http02;
 mod http03;
@@ -20,6 +21,7 @@ mod usage;
 
 use answer::AbortFlag;
 pub use answer::{AnswerReceiver, ResponseSender};
+pub use extension::DeadlineExtension;
 pub(crate) use link::linker;
 pub use link::{LinkError, LinkedComponent, Needs};
 pub use live::Instance;
@@ -33,7 +35,7 @@ use crate::engine::Engines;
 use crate::hostcalls::InferenceCtx;
 use crate::sources;
 use crate::{SecretEnv, TenantMemory};
-use meter::MeteredGuest;
+use meter::{GuestTimes, MeteredGuest};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -58,6 +60,8 @@ pub struct Sandbox {
     pub guest_span: ReservedSpan,
     /// The time at which the guest is stopped.
     pub deadline: tokio::time::Instant,
+    /// A later deadline, for a guest that serves a WebSocket.
+    pub extension: Option<DeadlineExtension>,
     /// The state that the instance has for this invocation.
     pub ctx: InvocationCtx,
     /// The secrets of a new instance.
@@ -136,15 +140,18 @@ impl Sandbox {
     pub async fn run(self, idle: Option<Box<Instance>>, call: GuestCall) -> InvocationReport {
         let limits = self.manifest.limits.clone();
         let engines = self.engines.clone();
-        let deadline = self.deadline;
+        let times = GuestTimes {
+            cpu_time_max: Duration::from_millis(limits.cpu_time_ms),
+            deadline: self.deadline,
+            extension: self.extension.clone(),
+        };
         let sink = self.ctx.sink.clone();
         let usage = self.ctx.usage.clone();
         let started = Instant::now();
-        let cpu_time_max = Duration::from_millis(limits.cpu_time_ms);
         let abort_flag = call.abort_flag();
         let signal = call.overrun();
         let guest = pin!(self.guest(idle, call, started));
-        let ended = MeteredGuest::new(guest, engines, usage.clone(), cpu_time_max, deadline).await;
+        let ended = MeteredGuest::new(guest, engines, usage.clone(), times).await;
         sink.finish();
         let ended = ended.unwrap_or_else(|overrun| {
             // The guest is dropped on return. A guest that has already finished its response, which

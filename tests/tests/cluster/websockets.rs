@@ -1,7 +1,7 @@
 //! WebSockets of functions that run on another node than the one with the client's connection.
 
 use crate::{INFER, one_model};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weir_tests::tungstenite::Message;
 use weir_tests::tungstenite::protocol::CloseFrame;
 use weir_tests::{Etcd, TestClient, TestCluster, eventually, function};
@@ -70,6 +70,49 @@ async fn client_that_does_not_read_stops_the_function_on_the_other_node() {
     assert!(messages < 500, "{messages} messages of 64 KiB were sent to a client that reads none");
     drop(socket);
     eventually("the end of the call", async || (there.status().await.running == 0).then_some(())).await;
+}
+
+/// WebSockets whose function receives nothing filled the window of the connection between the nodes.
+#[tokio::test]
+async fn unread_messages_do_not_block_other_calls_between_the_nodes() {
+    if !Etcd::is_installed() {
+        return;
+    }
+    let (cluster, holder) = start("").await;
+    let here = &cluster.nodes[1 - holder];
+    cluster.nodes[0].deploy_with("echo", "models=m", function("echo-body")).await;
+    cluster.all_know("echo").await;
+    let mut open = Vec::new();
+    for _ in 0..20 {
+        let mut socket = here.web_socket("/fn/ws/flood").await;
+        for _ in 0..2 {
+            socket.send(vec![7; 256 << 10]).await;
+        }
+        open.push(socket);
+    }
+    let body = vec![1; 500_000];
+    let echoed = tokio::time::timeout(Duration::from_secs(10), here.post("/fn/echo", body.clone())).await;
+    assert_eq!(echoed.expect("the body was blocked").ok().body, body);
+}
+
+/// The node with the client closed the WebSocket with 1011 after the whole drain time.
+#[tokio::test]
+async fn stop_of_the_node_with_the_function_closes_with_1001() {
+    if !Etcd::is_installed() {
+        return;
+    }
+    let (mut cluster, holder) = start("").await;
+    let mut polite = cluster.nodes[1 - holder].web_socket("/fn/ws/echo").await;
+    polite.send("hello").await;
+    assert_eq!(polite.text().await, "hello");
+    let mut sending = cluster.nodes[1 - holder].web_socket("/fn/ws/ticks").await;
+    assert_eq!(sending.text().await, "0");
+    let started = Instant::now();
+    let stopping = tokio::spawn(cluster.nodes.remove(holder).stop());
+    assert_eq!(polite.closed().await.0, 1001);
+    assert_eq!(sending.closed().await.0, 1001);
+    stopping.await.unwrap();
+    assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
 }
 
 #[tokio::test]

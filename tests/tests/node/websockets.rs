@@ -1,6 +1,8 @@
 //! WebSockets of functions.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use weir_tests::tungstenite::Message;
 use weir_tests::tungstenite::protocol::frame::Frame;
 use weir_tests::tungstenite::protocol::frame::coding::{CloseCode, Data, OpCode};
@@ -45,6 +47,10 @@ async fn messages_are_echoed_in_order_with_their_kinds() {
         assert_eq!(socket.text().await, format!("grüezi {round}"));
         assert_eq!(socket.bytes().await, vec![round; usize::from(round) * 1_000]);
     }
+    // The node sends large messages in several frames, which may split a character.
+    let large = "aü".repeat(100_000);
+    socket.send(large.clone()).await;
+    assert_eq!(socket.text().await, large);
     socket.send("").await;
     assert_eq!(socket.text().await, "");
     socket.send(close(4_321, "enough")).await;
@@ -135,6 +141,32 @@ async fn client_that_does_not_read_stops_the_function() {
     drop(socket);
 }
 
+/// The answers to pings took memory without a limit, and nothing noticed that the client reads none.
+#[tokio::test]
+async fn client_that_sends_pings_and_does_not_read_is_cut_off() {
+    let node = start(TestNode::builder().set("gateway.answers.stall_ms", 2_000)).await;
+    let mut socket = node.web_socket("/fn/ws/echo").await;
+    let ping = Message::Ping(vec![7; 125].into());
+    let flooding = async { while socket.try_send(ping.clone()).await.is_ok() {} };
+    let is_cut = tokio::time::timeout(Duration::from_secs(60), flooding).await.is_ok();
+    assert!(is_cut, "the node answers pings of a client that reads no answers");
+    assert_eq!(node.metric("weir_answers_cut_total", "cause=\"stalled\"").await, 1.0);
+    all_ended(&node).await;
+}
+
+/// A client that has gone was not noticed while the function received nothing.
+#[tokio::test]
+async fn client_that_leaves_a_function_that_does_not_receive_is_noticed() {
+    let node = start(TestNode::builder().set("sandbox.websockets.ping_ms", 300)).await;
+    let mut socket = node.web_socket("/fn/ws/idle").await;
+    for _ in 0..4 {
+        socket.send("unread").await;
+    }
+    drop(socket);
+    all_ended(&node).await;
+    assert_eq!(node.metric("weir_websockets_closed_total", "by=\"loss\"").await, 1.0);
+}
+
 #[tokio::test]
 async fn function_that_does_not_read_stops_the_client() {
     let node = start(TestNode::builder()).await;
@@ -193,6 +225,42 @@ async fn refusals_of_the_function_answer_the_handshake() {
     assert_eq!(node.try_web_socket("/fn/hello", &[]).await.err().unwrap().status, 200);
     assert_eq!(node.get("/fn/ws/echo").await.status, 426);
     assert_eq!(node.try_web_socket("/fn/none", &[]).await.err().unwrap().status, 404);
+}
+
+/// Sends the handshake of a WebSocket, and reads nothing.
+async fn send_handshake(node: &TestNode, path: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(node.address()).await.unwrap();
+    let head = format!(
+        "GET {path} HTTP/1.1\r\nhost: {}\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+         sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+        node.address()
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream
+}
+
+/// The handshake of a WebSocket lifted the limits of functions that answer without accepting it.
+#[tokio::test]
+async fn handshake_changes_no_limits_of_an_ordinary_function() {
+    let node = TestNode::builder().start().await;
+    let limits = "limits.deadline_ms=2000&limits.response_body_bytes=3000000";
+    node.deploy_with("misbehave", limits, function("misbehave")).await;
+    let mut stream = send_handshake(&node, "/fn/misbehave/body").await;
+    let mut answer = Vec::new();
+    let reading = tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut answer)).await;
+    // The node may reset the connection.
+    let _ = reading.expect("the function answers without an end");
+    assert!(answer.starts_with(b"HTTP/1.1 200 "), "{:?}", String::from_utf8_lossy(&answer[..200]));
+    assert!(answer.len() < 3_100_000, "{} bytes of at most 3,000,000 were sent", answer.len());
+    // The function writes its body until its deadline, because the client does not read.
+    let limits = "limits.deadline_ms=2000&limits.response_body_bytes=60000000";
+    node.deploy_with("misbehave", limits, function("misbehave")).await;
+    let unread = send_handshake(&node, "/fn/misbehave/body").await;
+    eventually("the call", async || (node.status().await.running == 1).then_some(())).await;
+    let started = Instant::now();
+    all_ended(&node).await;
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    drop(unread);
 }
 
 #[tokio::test]
@@ -371,7 +439,7 @@ async fn function_that_ignores_the_close_is_cut_off_after_the_drain_time() {
     let node = start(TestNode::builder().set("gateway.drain_timeout_ms", 2_000)).await;
     let mut socket = node.web_socket("/fn/ws/flood").await;
     let stopping = tokio::spawn(node.stop());
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     assert_eq!(socket.closed().await.0, 1001);
     let lasted = started.elapsed();
     assert!((1_000..5_000).contains(&lasted.as_millis()), "{lasted:?}");

@@ -18,6 +18,7 @@ without ``await``.
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any, Protocol
@@ -75,8 +76,9 @@ class WebSocket:
         """Waits for the next message, at most ``seconds``. Returns whether :meth:`receive` returns at
         once: a message is there, or the WebSocket is closed.
         """
+        ends_at = time.monotonic() + seconds
         while self.closed is None and not self._reader.has_next:
-            if not self._connection.wait(seconds):
+            if not self._connection.wait(max(0.0, ends_at - time.monotonic())):
                 return False
             self._push(self._connection.read())
         return True

@@ -57,7 +57,7 @@ const OF_CONNECTIONS: [HeaderName; 6] = [
 /// The time after the deadline in which another node may still report that the deadline has passed.
 pub const GRACE: Duration = Duration::from_secs(1);
 
-/// An HTTP/2 client for the other nodes, with one connection to each.
+/// An HTTP/2 client for the other nodes, with one connection to each, and one for each WebSocket.
 pub(super) struct ForwardClient {
     http: Mutex<Http>,
     auth: NodeAuth,
@@ -115,6 +115,29 @@ impl ForwardClient {
         &self,
         address: &str,
         target: &str,
+        request: Request<Body>,
+    ) -> Result<http::Response<hyper::body::Incoming>, legacy::Error> {
+        self.send_over(self.connections(), address, target, request).await
+    }
+
+    /// Sends `request` over a separate connection, which ends with the response. The body may stay
+    /// unread for long: on a shared connection, a few such bodies use up the flow-control window, and
+    /// block the bodies of all other requests.
+    async fn send_apart(
+        &self,
+        address: &str,
+        target: &str,
+        request: Request<Body>,
+    ) -> Result<http::Response<hyper::body::Incoming>, legacy::Error> {
+        let connection = connections(&self.auth, self.silence_max);
+        self.send_over(connection, address, target, request).await
+    }
+
+    async fn send_over(
+        &self,
+        connections: legacy::Client<NodeConnector, Body>,
+        address: &str,
+        target: &str,
         mut request: Request<Body>,
     ) -> Result<http::Response<hyper::body::Incoming>, legacy::Error> {
         let mut uri = http::uri::Parts::default();
@@ -124,7 +147,6 @@ impl ForwardClient {
         // An invalid address fails like a connection.
         *request.uri_mut() = Uri::from_parts(uri).unwrap_or_default();
         self.auth.sign(request.headers_mut());
-        let connections = self.connections();
         connections.request(request).await
     }
 }
@@ -134,19 +156,23 @@ impl Http {
         // Subscribes before the connections are opened, so that no later change of certificates is
         // missed.
         let changes = auth.identity().map(NodeIdentity::changes);
-        let connections = legacy::Client::builder(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .http2_only(true)
-            .http2_initial_stream_window_size(ANSWER_WINDOW_BYTES)
-            .http2_initial_connection_window_size(NODE_WINDOW_BYTES)
-            // The dispatcher has to notice first and report it, so that a call that is placed again
-            // goes elsewhere.
-            .http2_keep_alive_interval(silence_max)
-            .http2_keep_alive_timeout(silence_max)
-            .http2_keep_alive_while_idle(true)
-            .build(NodeConnector::new(auth.identity().cloned()));
-        Self { connections, changes }
+        Self { connections: connections(auth, silence_max), changes }
     }
+}
+
+/// Creates a client without connections.
+fn connections(auth: &NodeAuth, silence_max: Duration) -> legacy::Client<NodeConnector, Body> {
+    legacy::Client::builder(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .http2_only(true)
+        .http2_initial_stream_window_size(ANSWER_WINDOW_BYTES)
+        .http2_initial_connection_window_size(NODE_WINDOW_BYTES)
+        // The dispatcher has to notice first and report it, so that a call that is placed again goes
+        // elsewhere.
+        .http2_keep_alive_interval(silence_max)
+        .http2_keep_alive_timeout(silence_max)
+        .http2_keep_alive_while_idle(true)
+        .build(NodeConnector::new(auth.identity().cloned()))
 }
 
 impl Cluster {
@@ -186,7 +212,13 @@ impl Cluster {
         }
         let target = call.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
         remote.progress.set(ForwardStep::Sent);
-        let answer = unless_lost(remote, self.client.send(&remote.address, target, request)).await?;
+        let sending = async {
+            match grant.is_websocket {
+                true => self.client.send_apart(&remote.address, target, request).await,
+                false => self.client.send(&remote.address, target, request).await,
+            }
+        };
+        let answer = unless_lost(remote, sending).await?;
         let answer = answer.map_err(|error| {
             let text = causes(&error).map(ToString::to_string).collect::<Vec<_>>().join(": ");
             match error.is_connect() || has_not_begun(&error) {

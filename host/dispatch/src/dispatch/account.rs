@@ -7,7 +7,7 @@ use http::StatusCode;
 use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use weir_call::Objective;
 use weir_call::body::BodyObserver;
@@ -29,8 +29,8 @@ pub struct Account {
     trace: Trace,
     /// Whether the trace is that of this call, and not of an enclosing one.
     is_traced: bool,
-    /// Whether the client decides about the time of the call.
-    is_websocket: bool,
+    /// Whether the call serves a WebSocket: the client decides about its time.
+    is_websocket: AtomicBool,
     usage: Arc<SandboxUsage>,
     /// The comparison that a copy of a call ends; `None` for a call.
     comparison: Mutex<Option<Box<FunctionComparison>>>,
@@ -72,7 +72,7 @@ impl Account {
             objective: call.objective,
             trace: call.trace.clone(),
             is_traced: call.depth == 0,
-            is_websocket: call.is_websocket,
+            is_websocket: AtomicBool::new(false),
             usage: Arc::default(),
             comparison: Mutex::default(),
             state: Mutex::default(),
@@ -130,6 +130,11 @@ impl Account {
     /// Records that another node responded to the invocation and accounts for it.
     pub fn forwarded(&self) {
         self.state.lock().is_forwarded = true;
+    }
+
+    /// Records that the function has accepted a WebSocket.
+    pub(super) fn serve_websocket(&self) {
+        self.is_websocket.store(true, Ordering::Relaxed);
     }
 
     /// Records the status of the response.
@@ -228,8 +233,10 @@ impl Drop for Account {
         let ran = ended.as_ref().map_or(time, |ended| ended.guest_time);
         let status = status.unwrap_or_else(|| failed.map_or(StatusCode::OK, status_of));
         self.deployment.metrics.ended(failed, status, time, self.usage.cpu_time());
-        // A canary is not compared by the time for which clients keep WebSockets open.
-        let compared = if self.is_websocket { Duration::ZERO } else { ran };
+        // The time for which clients keep WebSockets open neither compares a canary nor misses an
+        // objective.
+        let is_websocket = *self.is_websocket.get_mut();
+        let compared = if is_websocket { Duration::ZERO } else { ran };
         if let Some(outcome) = CallOutcome::new(failed, status, compared).filter(|_| !is_hit) {
             self.count_for_trial(outcome);
         }
@@ -239,7 +246,7 @@ impl Drop for Account {
         if let Some(copy) = copy {
             copy.begin(failed, ComparedEnd::new(failed, status, ran));
         }
-        if let Some(outcome) = self.objective.outcome(failed, time) {
+        if let Some(outcome) = self.objective.outcome(failed, time).filter(|_| !is_websocket) {
             self.deployment.metrics.objective(outcome);
         }
     }

@@ -36,7 +36,8 @@ pub struct CallCtx {
     /// The grant with which the call runs here, from a forwarding node or from this node after the
     /// chosen node failed to run the call; `None`: ask the scheduler.
     pub granted: Option<Granted>,
-    /// Whether the call serves a WebSocket, so that its bodies have no limit of their size.
+    /// Whether the call offers a WebSocket. If the function accepts, its bodies have no limit of their
+    /// size, and it may run until the deadline instead of `limits.deadline_ms`.
     pub is_websocket: bool,
 }
 

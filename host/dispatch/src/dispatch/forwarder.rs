@@ -5,6 +5,7 @@
 use super::admission::RemoteAdmission;
 use super::job::InferenceJob;
 use super::remote::EncodedInference;
+use super::resendable::ResendableBody;
 use super::{CallCtx, Dispatch, Target};
 use axum::body::Body;
 use axum::response::Response;
@@ -39,7 +40,12 @@ pub(super) struct Forwarder<'a> {
 /// The request to forward.
 pub(super) enum ForwardRequest<'a> {
     /// A client's request, as received. The body stays in place where it can be sent again.
-    Http { call: ForwardedCall<'a>, body: &'a mut Option<GuestRequestBody> },
+    Http {
+        call: ForwardedCall<'a>,
+        body: &'a mut Option<GuestRequestBody>,
+        /// The body, if it is a stream that can be sent again while none of it was read.
+        resendable: Option<ResendableBody>,
+    },
     /// An inference, encoded when it is forwarded for the first time.
     Inference { job: &'a mut InferenceJob, encoded: Option<Box<EncodedInference>> },
 }
@@ -151,8 +157,9 @@ impl ForwardRequest<'_> {
         target: &Target,
     ) -> Result<(ForwardedCall<'_>, Body), Fault> {
         match self {
-            Self::Http { call: ForwardedCall { method, uri, headers, .. }, body } => {
-                Ok((ForwardedCall { method, uri, headers, span: None }, body_to_send(body)))
+            Self::Http { call: ForwardedCall { method, uri, headers, .. }, body, resendable } => {
+                let call = ForwardedCall { method, uri, headers, span: None };
+                Ok((call, resendable.as_ref().map_or_else(|| body_to_send(body), ResendableBody::body)))
             }
             Self::Inference { job, encoded } => {
                 let written = match encoded {
@@ -167,7 +174,11 @@ impl ForwardRequest<'_> {
 
     /// Whether the body cannot be sent again.
     fn is_spent(&self) -> bool {
-        matches!(self, Self::Http { body: None, .. })
+        match self {
+            Self::Http { resendable: Some(body), .. } => body.is_read(),
+            Self::Http { body, .. } => body.is_none(),
+            Self::Inference { .. } => false,
+        }
     }
 
     /// For a step of a workflow, the time until which outputs that stay on another node are kept.
@@ -249,7 +260,7 @@ mod tests {
         let uri = Uri::from_static("/fn/f/");
         let headers = HeaderMap::new();
         let call = ForwardedCall { method: &method, uri: &uri, headers: &headers, span: None };
-        ForwardRequest::Http { call, body }.is_spent()
+        ForwardRequest::Http { call, body, resendable: None }.is_spent()
     }
 
     #[tokio::test]

@@ -9,7 +9,8 @@ use super::access::FunctionAccess;
 use super::account::GaugeGuard;
 use super::admission::{Admission, ForwardPermits};
 use super::forwarder::ForwardRequest;
-use super::outgoing::Outgoing;
+use super::outgoing::{Outgoing, WebSocketTerms};
+use super::resendable::ResendableBody;
 use super::slice::{First, Slice};
 use super::slots::InstanceSlot;
 use super::{Account, CallCtx, Dispatch, FunctionTarget, InstanceSlots, Target};
@@ -30,8 +31,8 @@ use weir_sandbox::TenantImages;
 use weir_sandbox::component::ComponentLoadError;
 use weir_sandbox::hostcalls::InferenceCtx;
 use weir_sandbox::instance::{
-    AnswerReceiver, GuestCall, GuestRequestBody, InvocationCtx, InvocationReport, LinkedComponent,
-    OutputSink, RequestCell, ResponseSender, Sandbox,
+    AnswerReceiver, DeadlineExtension, GuestCall, GuestRequestBody, InvocationCtx, InvocationReport,
+    LinkedComponent, OutputSink, RequestCell, ResponseSender, Sandbox,
 };
 use weir_telemetry::{ColdStart, FunctionColdStart, Phase};
 use weir_types::{ErrorCode, FunctionKind};
@@ -71,9 +72,10 @@ impl Dispatch {
     ) -> Result<Response, Fault> {
         let HttpRequest { mut head, guest_uri, body } = request;
         let mut body = Some(body);
+        let resendable = if call.is_websocket { ResendableBody::share(&mut body) } else { None };
         let forwarded =
             ForwardedCall { method: &head.method, uri: &head.uri, headers: &head.headers, span: None };
-        let forwarded = ForwardRequest::Http { call: forwarded, body: &mut body };
+        let forwarded = ForwardRequest::Http { call: forwarded, body: &mut body, resendable };
         let target = Target::Function(function.clone());
         let admission = match self.route(&mut call, &target, 1, forwarded).await? {
             Placement::Local(admission) => admission,
@@ -103,7 +105,15 @@ impl Dispatch {
         let cell = RequestCell::new(body);
         let (answer, receiver) = ResponseSender::channel();
         let mut request = Box::new(head.map(|()| cell.stream()));
-        let sandbox = self.sandbox(call, function, placement, entry, cell.clone(), &mut permits.slot);
+        let mut sandbox = self.sandbox(call, function, placement, entry, cell.clone(), &mut permits.slot);
+        // A function that does not accept the WebSocket has the time of an ordinary call.
+        let websocket = call.is_websocket.then(|| {
+            let limit_ms = deployment.manifest.limits.deadline_ms;
+            sandbox.deadline = super::deadline(call.arrived, limit_ms).min(call.deadline).into();
+            let time = DeadlineExtension::new(call.deadline.into());
+            sandbox.extension = Some(time.clone());
+            WebSocketTerms { time, close_time: self.websocket_close_time }
+        });
         sandbox.guest_span.inject(request.headers_mut());
         let guest_call = GuestCall::Http { request, cell: cell.clone(), answer };
         let log = sandbox.ctx.sink.clone();
@@ -113,11 +123,9 @@ impl Dispatch {
             guests: &self.guests,
             account,
             log,
-            // Each message of a WebSocket has its limit.
-            bytes_max: match call.is_websocket {
-                true => u64::MAX,
-                false => deployment.manifest.limits.response_body_bytes,
-            },
+            bytes_max: deployment.manifest.limits.response_body_bytes,
+            rest_time: None,
+            websocket,
             is_bodiless,
         };
         let response = self.drive(deployment, run, receiver, outgoing).await;
@@ -300,6 +308,7 @@ impl Dispatch {
             trace: call.trace.clone(),
             guest_span,
             deadline: call.deadline.into(),
+            extension: None,
             ctx: InvocationCtx {
                 sink: OutputSink::new(log.clone(), id.version, call.request_id.clone(), limits.log_bytes),
                 inference: InferenceCtx {

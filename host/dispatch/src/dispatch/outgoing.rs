@@ -12,12 +12,14 @@ use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio_util::task::AbortOnDropHandle;
 use weir_call::Fault;
 use weir_call::body::{BodyOverrun, Guarded};
 use weir_call::headers::ERROR_CODE;
+use weir_call::websocket;
 use weir_cluster::REFUSED;
-use weir_sandbox::instance::{InvocationReport, OutputSink};
+use weir_sandbox::instance::{DeadlineExtension, InvocationReport, OutputSink};
 use weir_types::ErrorCode;
 
 /// The terms under which a response is sent.
@@ -26,9 +28,21 @@ pub(super) struct Outgoing<'a> {
     pub(super) account: &'a Arc<Account>,
     pub(super) log: Arc<OutputSink>,
     pub(super) bytes_max: u64,
+    /// Time that the guest has to end after its body; `None`: until its deadline.
+    pub(super) rest_time: Option<Duration>,
+    /// The terms of a WebSocket, for a response that accepts it.
+    pub(super) websocket: Option<WebSocketTerms>,
     /// Whether the response must not have a body, regardless of the guest (for example, to a HEAD
     /// request).
     pub(super) is_bodiless: bool,
+}
+
+/// The terms of a function that serves a WebSocket.
+pub(super) struct WebSocketTerms {
+    /// The time of the WebSocket.
+    pub(super) time: DeadlineExtension,
+    /// Time that the function has to end after its messages.
+    pub(super) close_time: Duration,
 }
 
 /// Whether a response of gRPC consists of its head only. Clients expect such a response to end with
@@ -72,10 +86,19 @@ impl Outgoing<'_> {
     ///
     /// Records its status, and logs a server error, which clients get without the node's own text.
     pub(super) async fn send(
-        self,
+        mut self,
         response: Response,
         rest: Option<AbortOnDropHandle<InvocationReport>>,
     ) -> Result<Response, Fault> {
+        if let Some(websocket) = &self.websocket
+            && websocket::is_accepted(response.status(), response.headers())
+        {
+            websocket.time.grant();
+            // Each message has its limit.
+            self.bytes_max = u64::MAX;
+            self.rest_time = Some(websocket.close_time);
+            self.account.serve_websocket();
+        }
         let account = self.account.clone();
         let log = self.log.clone();
         let response = self.checked(response, rest).await?;
@@ -126,7 +149,7 @@ impl Outgoing<'_> {
             }
             return Ok(Response::from_parts(head, whole.into_body()));
         };
-        let body = Guarded::body(body, self.bytes_max, declared, rest, self.account.clone());
+        let body = Guarded::body(body, self.bytes_max, declared, rest, self.rest_time, self.account.clone());
         Ok(Response::from_parts(head, body))
     }
 

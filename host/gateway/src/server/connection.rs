@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
 use std::fmt::Display;
 use std::future::poll_fn;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use weir_call::body::BodyOverrun;
@@ -29,8 +29,9 @@ struct ConnectionShared {
     /// The limit of time of the function that writes the current answer of HTTP/1.
     overrun: Mutex<Option<BodyOverrun>>,
     is_cut: AtomicBool,
-    /// Whether the connection does not speak HTTP any more.
-    is_upgraded: AtomicBool,
+    /// Set once the connection does not speak HTTP any more: the time after which a client is lost
+    /// that acknowledges no bytes.
+    lost_after: OnceLock<Duration>,
     /// The WebSocket that begins after the last response.
     session: Mutex<Option<(Box<Session>, Arc<Scopes>)>>,
 }
@@ -58,7 +59,7 @@ impl ConnectionState {
             answer_bytes: Gauge::default(),
             overrun: Mutex::default(),
             is_cut: AtomicBool::new(false),
-            is_upgraded: AtomicBool::new(false),
+            lost_after: OnceLock::new(),
             session: Mutex::default(),
         }))
     }
@@ -105,8 +106,9 @@ impl ConnectionState {
 
     /// Begins a WebSocket after the response, whose waiting messages count in `scopes`.
     pub(super) fn upgrade(&self, session: &SessionSlot, scopes: Arc<Scopes>) {
-        self.0.is_upgraded.store(true, Ordering::Release);
-        *self.0.session.lock() = session.take().map(|session| (session, scopes));
+        let Some(session) = session.take() else { return };
+        let _ = self.0.lost_after.set(session.idle_time());
+        *self.0.session.lock() = Some((session, scopes));
     }
 
     /// The WebSocket that the connection has become.
@@ -116,16 +118,26 @@ impl ConnectionState {
 
     /// Whether the connection does not speak HTTP any more.
     pub(super) fn is_upgraded(&self) -> bool {
-        self.0.is_upgraded.load(Ordering::Acquire)
+        self.0.lost_after.get().is_some()
+    }
+
+    /// Time after which a client of an upgraded connection is lost that acknowledges no bytes.
+    pub(super) fn lost_after(&self) -> Option<Duration> {
+        self.0.lost_after.get().copied()
     }
 
     /// Is ready with the reason once the connection must be cut off.
     fn poll_cut(&self, timer: &mut StallTimer, cx: &mut Context<'_>) -> Poll<CutCause> {
         let cut = poll_cut(&self.0.progress, self.0.overrun.lock().as_ref(), timer, cx);
         if cut.is_ready() {
-            self.0.is_cut.store(true, Ordering::Relaxed);
+            self.cut();
         }
         cut
+    }
+
+    /// Marks the connection as cut off.
+    pub(super) fn cut(&self) {
+        self.0.is_cut.store(true, Ordering::Relaxed);
     }
 
     /// Whether the node has cut the connection off: the system must drop its unsent bytes too.

@@ -1,6 +1,7 @@
 //! Closes a connection so that the client can still read its response.
 
 use super::connection::ConnectionState;
+use rustix::net::sockopt::set_tcp_user_timeout;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -21,6 +22,8 @@ pub(super) struct Linger {
     stream: TcpStream,
     connection: ConnectionState,
     closing: Option<Closing>,
+    /// Whether the system notices the loss of the client of an upgraded connection.
+    has_timeout: bool,
 }
 
 struct Closing {
@@ -30,11 +33,22 @@ struct Closing {
 
 impl Linger {
     pub(super) fn new(stream: TcpStream, connection: ConnectionState) -> Self {
-        Self { stream, connection, closing: None }
+        Self { stream, connection, closing: None, has_timeout: false }
     }
 
     pub(super) fn tcp(&self) -> &TcpStream {
         &self.stream
+    }
+
+    /// Lets the system end an upgraded connection whose client has vanished. It would send bytes
+    /// again for many minutes, while the node may read nothing.
+    fn set_timeout(&mut self) {
+        let Some(lost_after) = self.connection.lost_after() else { return };
+        self.has_timeout = true;
+        let lost_after_ms = u32::try_from(lost_after.as_millis()).unwrap_or(u32::MAX);
+        if let Err(error) = set_tcp_user_timeout(&self.stream, lost_after_ms) {
+            tracing::debug!(%error, "cannot set TCP_USER_TIMEOUT");
+        }
     }
 }
 
@@ -61,6 +75,9 @@ impl AsyncRead for Linger {
 
 impl AsyncWrite for Linger {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if !self.has_timeout {
+            self.set_timeout();
+        }
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 

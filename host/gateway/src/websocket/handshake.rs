@@ -1,8 +1,9 @@
 //! The opening handshake (RFC 6455, section 4.2).
 
+use super::OverWebSocket;
 use super::token::{OffersWeir, WEIR};
-use super::{MEDIA_TYPE, OverWebSocket};
 use crate::error::ApiError;
+use crate::prefer::PreferHeader;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
@@ -15,7 +16,7 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
 use hyper::upgrade::OnUpgrade;
 use ring::digest;
-use weir_call::headers::CALLBACK;
+use weir_call::websocket::MEDIA_TYPE;
 use weir_types::ErrorCode;
 
 /// Appended to the client's key (RFC 6455, section 1.3).
@@ -56,6 +57,8 @@ impl Offer {
         }
         // Stored requests, which run later, have no connection.
         let Some(upgrade) = request.extensions_mut().remove::<OnUpgrade>() else { return Ok(None) };
+        // The check removes the header, so it works on a copy.
+        let is_asynchronous = !matches!(PreferHeader::take(&mut request.headers().clone()), Ok(None));
         let headers = request.headers();
         if !has_word(headers, &CONNECTION, "upgrade") {
             return Err(invalid("the handshake of a WebSocket has `connection: upgrade`"));
@@ -65,7 +68,12 @@ impl Offer {
             refusal.headers_mut().insert(SEC_WEBSOCKET_VERSION, VERSION);
             return Err(refusal);
         }
-        if headers.contains_key(CALLBACK) || has_word(headers, &weir_call::headers::PREFER, "respond-async") {
+        if headers.contains_key(TRANSFER_ENCODING)
+            || headers.get(CONTENT_LENGTH).is_some_and(|length| length.as_bytes() != b"0")
+        {
+            return Err(invalid("the handshake of a WebSocket has no body: leave out content-length"));
+        }
+        if is_asynchronous {
             return Err(invalid("a WebSocket cannot be asynchronous: leave out `prefer: respond-async`"));
         }
         let key = headers.get(SEC_WEBSOCKET_KEY).map(HeaderValue::as_bytes);
@@ -175,6 +183,11 @@ mod tests {
             (SEC_WEBSOCKET_KEY, "dGhlIHNhbXBsZQ=="),
             (SEC_WEBSOCKET_KEY, "not base64, at all"),
             (weir_call::headers::PREFER, "respond-async"),
+            (weir_call::headers::PREFER, "respond-async;x"),
+            (weir_call::headers::PREFER, "wait=1, respond-async=\"\""),
+            (weir_call::headers::CALLBACK, "http://127.0.0.1:1/"),
+            (CONTENT_LENGTH, "5"),
+            (TRANSFER_ENCODING, "chunked"),
         ] {
             let refusal = refusal(std::slice::from_ref(&bad)).unwrap();
             assert_eq!(refusal.status(), StatusCode::BAD_REQUEST, "{bad:?}");

@@ -54,9 +54,12 @@ impl MessageBody {
 impl MessageSender {
     /// Passes a message to the function. Waits while the function has not read the last one.
     pub(super) async fn send(&self, is_text: bool, payload: &[u8]) -> Result<(), Undelivered> {
-        let room = self.messages.reserve().await.map_err(|_| Undelivered::Unread)?;
-        room.send(records::encode(is_text, payload, &self.arena).map_err(Undelivered::NoRoom)?);
-        Ok(())
+        if self.messages.is_closed() {
+            return Err(Undelivered::Unread);
+        }
+        // Before the wait, so that the message counts for its tenant while it waits.
+        let record = records::encode(is_text, payload, &self.arena).map_err(Undelivered::NoRoom)?;
+        self.messages.send(record).await.map_err(|_| Undelivered::Unread)
     }
 
     /// Ends the body with the reason why the WebSocket is closed.

@@ -14,7 +14,12 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::frame::Frame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 use weir_telemetry::CutCause;
+
+/// Size of the largest frame.
+pub(super) const FRAME_BYTES_MAX: usize = 64 << 10;
 
 /// Sends the messages of the function, and pings to a silent client.
 pub(super) struct MessageWriter<'a> {
@@ -25,8 +30,26 @@ pub(super) struct MessageWriter<'a> {
     scopes: Arc<Scopes>,
     traffic: Traffic,
     pinged_at: Instant,
+    /// The part of a message that the connection has not taken yet.
+    fragments: Option<Fragments>,
     /// The message that the client has not taken yet.
     counted: Option<CountedBytes>,
+}
+
+/// The frames of a message. The buffer of the connection keeps the size of its largest frame.
+struct Fragments {
+    kind: Data,
+    rest: Bytes,
+}
+
+impl Fragments {
+    /// The next frame, and whether it is the last.
+    fn next(&mut self) -> (Frame, bool) {
+        let part = self.rest.split_to(self.rest.len().min(FRAME_BYTES_MAX));
+        let kind = std::mem::replace(&mut self.kind, Data::Continue);
+        let is_last = self.rest.is_empty();
+        (Frame::message(part, OpCode::Data(kind), is_last), is_last)
+    }
 }
 
 impl<'a> MessageWriter<'a> {
@@ -38,7 +61,17 @@ impl<'a> MessageWriter<'a> {
         traffic: Traffic,
     ) -> Self {
         let records = RecordReader::new(terms.config.message_bytes_max as usize);
-        Self { sink, guest, records, terms, scopes, traffic, pinged_at: Instant::now(), counted: None }
+        Self {
+            sink,
+            guest,
+            records,
+            terms,
+            scopes,
+            traffic,
+            pinged_at: Instant::now(),
+            fragments: None,
+            counted: None,
+        }
     }
 
     /// Sends the function's messages until it closes the WebSocket, or fails. Can be dropped and
@@ -51,22 +84,31 @@ impl<'a> MessageWriter<'a> {
         }
     }
 
-    /// Sends the rest of the last message, and then one message or a ping.
+    /// Sends what waits for the client, and then one message or a ping.
     async fn step(&mut self) -> Result<(), End> {
         self.flush().await?;
+        if let Some(fragments) = &mut self.fragments {
+            let (frame, is_last) = fragments.next();
+            if is_last {
+                self.fragments = None;
+            }
+            return self.feed(Message::Frame(frame)).await;
+        }
+        self.counted = None;
         let invalid = |error: &dyn std::fmt::Display| {
             self.terms.log.note(format!("the WebSocket was closed with 1011: {error}"));
             End::function_failed()
         };
-        let message = match self.records.next().map_err(|error| invalid(&error))? {
-            Some(Record::Text(text)) => Message::Text(text),
-            Some(Record::Binary(bytes)) => Message::Binary(bytes),
+        let fragments = match self.records.next().map_err(|error| invalid(&error))? {
+            Some(Record::Text(text)) => Fragments { kind: Data::Text, rest: text.into() },
+            Some(Record::Binary(rest)) => Fragments { kind: Data::Binary, rest },
             Some(Record::Close(close)) => return Err(End::Function(close)),
             None => {
+                self.counted = Some(CountedBytes::new(&self.scopes, self.records.waiting_bytes() as u64));
                 let ping_after = Duration::from_millis(self.terms.config.ping_ms);
                 let ping_due = async {
                     sleep_until(self.pinged_at + ping_after).await;
-                    self.traffic.silent_for(ping_after).await;
+                    self.traffic.unread_for(ping_after).await;
                 };
                 tokio::select! {
                     frame = self.guest.frame() => match frame {
@@ -84,12 +126,19 @@ impl<'a> MessageWriter<'a> {
                         }
                     },
                     () = ping_due => {}
+                    // The client does not take the answers to its pings.
+                    () = self.traffic.blocked() => return Ok(()),
                 }
                 self.pinged_at = Instant::now();
-                Message::Ping(Bytes::new())
+                return self.feed(Message::Ping(Bytes::new())).await;
             }
         };
-        self.counted = Some(CountedBytes::new(&self.scopes, message.len() as u64));
+        self.counted = Some(CountedBytes::new(&self.scopes, fragments.rest.len() as u64));
+        self.fragments = Some(fragments);
+        Ok(())
+    }
+
+    async fn feed(&mut self, message: Message) -> Result<(), End> {
         // The sink is ready after a flush, so the message is not lost if this future is dropped.
         self.sink.feed(message).await.map_err(|_| End::Lost)
     }
@@ -99,10 +148,7 @@ impl<'a> MessageWriter<'a> {
         loop {
             let taken_bytes = self.traffic.taken_bytes();
             match timeout(self.terms.stall, self.sink.flush()).await {
-                Ok(flushed) => {
-                    self.counted = None;
-                    return flushed.map_err(|_| End::Lost);
-                }
+                Ok(flushed) => return flushed.map_err(|_| End::Lost),
                 Err(_) if self.traffic.taken_bytes() - taken_bytes >= self.terms.stall_bytes_min => {}
                 Err(_) => {
                     tracing::debug!("a WebSocket was cut off: its client reads too little");
@@ -119,18 +165,19 @@ impl<'a> MessageWriter<'a> {
         let _ = self.sink.send(Message::Close(Some(frame_of(close)))).await;
     }
 
-    /// Reads the rest of the function's body, so that the function can end after the WebSocket was
-    /// closed. Stops if the function goes on to send messages.
-    pub(super) async fn discard(&mut self) {
-        let mut bytes_left = self.terms.config.message_bytes_max as usize;
-        while let Some(Ok(frame)) = self.guest.frame().await {
-            let bytes = frame.data_ref().map_or(0, Bytes::len);
-            let Some(left) = bytes_left.checked_sub(bytes) else { return };
-            bytes_left = left;
-        }
+    /// The client's half of the connection, and the body of the function.
+    pub(super) fn into_parts(self) -> (SplitSink<WebSocketStream<SocketIo>, Message>, Body) {
+        (self.sink, self.guest)
     }
+}
 
-    pub(super) fn into_sink(self) -> SplitSink<WebSocketStream<SocketIo>, Message> {
-        self.sink
+/// Reads the rest of the function's body, so that the function can end after the WebSocket was closed.
+/// Stops if the function goes on to send more than `bytes_max`.
+pub(super) async fn discard(guest: &mut Body, bytes_max: usize) {
+    let mut bytes_left = bytes_max;
+    while let Some(Ok(frame)) = guest.frame().await {
+        let bytes = frame.data_ref().map_or(0, Bytes::len);
+        let Some(left) = bytes_left.checked_sub(bytes) else { return };
+        bytes_left = left;
     }
 }

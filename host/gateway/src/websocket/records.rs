@@ -10,6 +10,8 @@ const BINARY: u8 = 2;
 const CLOSE: u8 = 8;
 /// Bytes before the payload.
 const HEAD: usize = 5;
+/// Messages up to this size leave their memory to the next ones.
+const KEPT_BYTES_MAX: usize = 16 << 10;
 /// Longest reason of a close, in bytes (RFC 6455, section 5.5).
 const REASON_BYTES_MAX: usize = 123;
 
@@ -48,6 +50,11 @@ pub(super) enum RecordError {
 impl Close {
     pub(super) fn new(code: u16, reason: impl Into<String>) -> Self {
         Self { code, reason: reason.into() }
+    }
+
+    /// The reason when the node stops.
+    pub(super) fn stopping() -> Self {
+        Self::new(1001, "the node is stopping")
     }
 
     /// The record for the function.
@@ -104,6 +111,10 @@ impl RecordReader {
         }
         self.bytes.advance(HEAD);
         let payload = self.bytes.split_to(bytes).freeze();
+        if bytes > KEPT_BYTES_MAX {
+            // The rest would keep the memory of the whole message.
+            self.bytes = BytesMut::from(&self.bytes[..]);
+        }
         Ok(Some(match kind {
             TEXT => Record::Text(Utf8Bytes::try_from(payload).map_err(|_| RecordError::Text)?),
             BINARY => Record::Binary(payload),
@@ -111,9 +122,53 @@ impl RecordReader {
         }))
     }
 
+    /// Bytes of the record that is not complete yet.
+    pub(super) fn waiting_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Checks that the body ends between two records.
     pub(super) fn end(&self) -> Result<(), RecordError> {
         if self.bytes.is_empty() { Ok(()) } else { Err(RecordError::Truncated) }
+    }
+}
+
+/// Finds the ends of records in a body that passes through.
+#[derive(Debug, Default)]
+pub(super) struct RecordFollower {
+    head: [u8; HEAD],
+    head_len: usize,
+    payload_left: usize,
+}
+
+impl RecordFollower {
+    /// Follows the next bytes of the body. Returns the number of bytes to the end of the last record
+    /// that ends in them.
+    pub(super) fn follow(&mut self, mut bytes: &[u8]) -> Option<usize> {
+        let all = bytes.len();
+        let mut end = None;
+        while !bytes.is_empty() {
+            if self.head_len < HEAD {
+                self.head[self.head_len] = bytes.get_u8();
+                self.head_len += 1;
+                let [_, length @ ..] = self.head;
+                self.payload_left = usize::try_from(u32::from_le_bytes(length)).unwrap_or(usize::MAX);
+            } else {
+                let taken = self.payload_left.min(bytes.len());
+                bytes.advance(taken);
+                self.payload_left -= taken;
+            }
+            if self.head_len == HEAD && self.payload_left == 0 {
+                self.head_len = 0;
+                end = Some(all - bytes.len());
+            }
+        }
+        end
+    }
+
+    /// Whether the body so far ends between two records.
+    pub(super) fn is_between(&self) -> bool {
+        self.head_len == 0
     }
 }
 
@@ -160,6 +215,17 @@ mod tests {
             );
             assert_eq!(reader.end(), Ok(()));
         }
+    }
+
+    #[test]
+    fn large_records_leave_no_memory() {
+        let mut reader = RecordReader::new(1 << 20);
+        reader.push(&[record(BINARY, &vec![7; 1 << 20]), record(TEXT, b"next")].concat());
+        assert!(matches!(reader.next(), Ok(Some(Record::Binary(_)))));
+        assert_eq!(reader.waiting_bytes(), HEAD + 4);
+        assert_eq!(reader.next(), Ok(Some(Record::Text("next".into()))));
+        reader.push(&[TEXT]);
+        assert!(reader.bytes.capacity() < 1 << 10, "{} bytes are kept", reader.bytes.capacity());
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! function reads the reason, and has `close_ms` to end.
 
 use super::incoming::{MessageSender, Undelivered};
-use super::outgoing::MessageWriter;
+use super::outgoing::{FRAME_BYTES_MAX, MessageWriter, discard};
 use super::records::Close;
 use super::socket::{SocketIo, Traffic};
 use crate::answers::Scopes;
@@ -30,7 +30,9 @@ use weir_telemetry::{ClosedBy, Metrics};
 
 /// Buffers of a connection. Larger messages take memory of their size while they are received and
 /// sent.
-const BUFFER_BYTES: usize = 8 << 10;
+pub(super) const BUFFER_BYTES: usize = 8 << 10;
+/// Memory for the answers to pings that wait for the client, besides one frame.
+const PONG_BYTES_MAX: usize = 64 << 10;
 
 /// The terms of a WebSocket.
 pub(super) struct SessionTerms {
@@ -125,8 +127,14 @@ impl Session {
         Self { upgrade, guest, messages, terms, _permit: permit }
     }
 
-    /// Serves the WebSocket to its end. Messages that wait for the client count in `scopes`.
-    pub(crate) async fn run(self: Box<Self>, scopes: Arc<Scopes>) {
+    /// Time for which a client may be silent.
+    pub(crate) fn idle_time(&self) -> Duration {
+        Duration::from_millis(self.terms.config.idle_ms)
+    }
+
+    /// Serves the WebSocket to its end. Messages that wait for the client count in `scopes`. Calls
+    /// `cut` before the connection of a client that does not end it is closed.
+    pub(crate) async fn run(self: Box<Self>, scopes: Arc<Scopes>, cut: impl FnOnce()) {
         let Self { upgrade, guest, messages, terms, _permit } = *self;
         let upgraded = match upgrade.await {
             Ok(upgraded) => upgraded,
@@ -134,13 +142,14 @@ impl Session {
         };
         let _open = terms.metrics.process.websockets.open();
         let traffic = Traffic::new();
-        let io = SocketIo::new(upgraded, traffic.clone());
-        let bytes_max = Some(terms.config.message_bytes_max as usize);
+        let bytes_max = terms.config.message_bytes_max as usize;
+        let io = SocketIo::new(upgraded, bytes_max, traffic.clone());
         let protocol = ProtocolConfig::default()
             .read_buffer_size(BUFFER_BYTES)
             .write_buffer_size(BUFFER_BYTES)
-            .max_message_size(bytes_max)
-            .max_frame_size(bytes_max);
+            .max_write_buffer_size(FRAME_BYTES_MAX + PONG_BYTES_MAX)
+            .max_message_size(Some(bytes_max))
+            .max_frame_size(Some(bytes_max));
         let socket = WebSocketStream::from_raw_socket(io, Role::Server, Some(protocol)).await;
         let (sink, stream) = socket.split();
         let mut reader = MessageReader { stream, traffic: traffic.clone() };
@@ -165,19 +174,28 @@ impl Session {
             }
             reader.finish().await;
         };
-        let closed = timeout(close_time, handshake).await;
-        let guest_time = timeout(close_time, writer.discard()).await;
-        if guest_time.is_err() {
+        let is_closed = timeout(close_time, handshake).await.is_ok() && end != End::Lost;
+        let (sink, mut guest) = writer.into_parts();
+        let socket = reader.stream.reunite(sink).ok();
+        let disconnect = async {
+            if !is_closed {
+                cut();
+            } else if let Some(mut socket) = socket {
+                // The client reads the close before the end of the connection.
+                let _ = socket.get_mut().shutdown().await;
+            }
+        };
+        let discard = timeout(close_time, discard(&mut guest, bytes_max));
+        if tokio::join!(disconnect, discard).1.is_err() {
             tracing::debug!("a function was stopped: it did not end after its WebSocket was closed");
         }
-        if closed.is_ok()
-            && end != End::Lost
-            && let Ok(mut socket) = reader.stream.reunite(writer.into_sink())
-        {
-            // The client reads the close before the end of the connection.
-            let _ = socket.get_mut().shutdown().await;
-        }
     }
+}
+
+/// Time for further messages on a node that stops. The rest of its `drain` time is for the closing
+/// handshake.
+pub(super) fn message_time(drain: Duration) -> Duration {
+    drain.mul_f32(0.8)
 }
 
 impl SessionTerms {
@@ -188,15 +206,14 @@ impl SessionTerms {
             () = sleep_until(self.ends_at.into()) => {
                 End::Expired(Close::new(1008, "the longest time of a WebSocket has passed (limits.websocket_ms)"))
             }
-            () = self.stopping.cancelled() => End::Expired(Close::new(1001, "the node is stopping")),
+            () = self.stopping.cancelled() => End::Expired(Close::stopping()),
         }
     }
 
     /// Lets the function send its last messages, after it has read that the WebSocket ends.
     async fn wind_down(&self, end: End, reader: &mut MessageReader, writer: &mut MessageWriter<'_>) -> End {
         let time = match self.stopping.is_cancelled() {
-            // The rest of the time is for the closing handshake.
-            true => self.drain.mul_f32(0.8),
+            true => message_time(self.drain),
             false => Duration::from_millis(self.config.close_ms),
         };
         tokio::select! {
@@ -262,7 +279,15 @@ impl MessageReader {
     async fn next(&mut self) -> Result<Message, End> {
         match self.stream.next().await {
             Some(Ok(Message::Close(frame))) => Err(End::Client(close_of(frame))),
-            Some(Ok(message)) => Ok(message),
+            Some(Ok(message)) => {
+                if message.is_ping() {
+                    // A client that does not take the answers waits with its further pings.
+                    self.traffic.set_paused(true);
+                    self.traffic.unblocked().await;
+                    self.traffic.set_paused(false);
+                }
+                Ok(message)
+            }
             Some(Err(error)) => Err(end_of(&error)),
             None => Err(End::Lost),
         }

@@ -1,14 +1,17 @@
 //! The connection of a WebSocket, which measures what its client sends and takes.
 
+use super::frames::{FrameSplitter, HEAD_BYTES_MAX};
+use super::session::BUFFER_BYTES;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncBufRead as _, AsyncRead, AsyncWrite, BufReader, ReadBuf};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 /// Time since the client has sent anything, and the bytes that it has taken. Cheap to clone.
@@ -22,6 +25,8 @@ struct TrafficState {
     seen_ms: AtomicU64,
     /// Whether the node reads nothing, because the function does not.
     is_paused: AtomicBool,
+    /// Whether bytes wait for the client, because its connection takes no more.
+    is_blocked: watch::Sender<bool>,
     taken_bytes: AtomicU64,
 }
 
@@ -32,6 +37,7 @@ impl Traffic {
             opened,
             seen_ms: AtomicU64::new(0),
             is_paused: AtomicBool::new(false),
+            is_blocked: watch::Sender::new(false),
             taken_bytes: AtomicU64::new(0),
         }))
     }
@@ -47,12 +53,29 @@ impl Traffic {
         self.0.seen_ms.store(elapsed_ms, Ordering::Relaxed);
     }
 
-    fn silence(&self) -> Duration {
-        if self.0.is_paused.load(Ordering::Relaxed) {
-            return Duration::ZERO;
-        }
+    /// Time since the node has read anything from the client.
+    fn unread_time(&self) -> Duration {
         let seen = Duration::from_millis(self.0.seen_ms.load(Ordering::Relaxed));
         self.0.opened.elapsed().saturating_sub(seen)
+    }
+
+    fn silence(&self) -> Duration {
+        if self.0.is_paused.load(Ordering::Relaxed) { Duration::ZERO } else { self.unread_time() }
+    }
+
+    fn set_blocked(&self, is_blocked: bool) {
+        self.0.is_blocked.send_if_modified(|now| std::mem::replace(now, is_blocked) != is_blocked);
+    }
+
+    /// Returns once bytes wait for the client.
+    pub(super) async fn blocked(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.0.is_blocked.subscribe().wait_for(|is_blocked| *is_blocked).await;
+    }
+
+    /// Returns once the client's connection has taken all bytes.
+    pub(super) async fn unblocked(&self) {
+        let _ = self.0.is_blocked.subscribe().wait_for(|is_blocked| !is_blocked).await;
     }
 
     /// Bytes that the client has taken.
@@ -70,17 +93,32 @@ impl Traffic {
             sleep(left).await;
         }
     }
+
+    /// Returns once the node has read nothing for `limit`: the client is silent, or the function
+    /// does not receive.
+    pub(super) async fn unread_for(&self, limit: Duration) {
+        loop {
+            let left = limit.saturating_sub(self.unread_time());
+            if left.is_zero() {
+                return;
+            }
+            sleep(left).await;
+        }
+    }
 }
 
 /// An upgraded connection.
 pub(super) struct SocketIo {
-    io: TokioIo<Upgraded>,
+    io: BufReader<TokioIo<Upgraded>>,
+    splitter: FrameSplitter,
     traffic: Traffic,
 }
 
 impl SocketIo {
-    pub(super) fn new(upgraded: Upgraded, traffic: Traffic) -> Self {
-        Self { io: TokioIo::new(upgraded), traffic }
+    /// Frames of up to `frame_bytes_max` bytes are split.
+    pub(super) fn new(upgraded: Upgraded, frame_bytes_max: usize, traffic: Traffic) -> Self {
+        let io = BufReader::with_capacity(BUFFER_BYTES, TokioIo::new(upgraded));
+        Self { io, splitter: FrameSplitter::new(frame_bytes_max), traffic }
     }
 }
 
@@ -90,21 +128,58 @@ impl AsyncRead for SocketIo {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
-        self.traffic.note();
+        let Self { io, splitter, traffic } = &mut *self;
+        let before = buffer.filled().len();
+        let mut is_read = false;
+        while buffer.remaining() > 0 {
+            if splitter.payload_left() == 0 {
+                if buffer.remaining() < HEAD_BYTES_MAX {
+                    break;
+                }
+                if let Some(head) = splitter.next_fragment() {
+                    buffer.put_slice(head.as_ref());
+                    continue;
+                }
+            }
+            let available = match Pin::new(&mut *io).poll_fill_buf(cx)? {
+                Poll::Ready(available) => available,
+                Poll::Pending if buffer.filled().len() == before => return Poll::Pending,
+                Poll::Pending => break,
+            };
+            let Some(first) = available.first().copied() else { break };
+            if !std::mem::replace(&mut is_read, true) {
+                traffic.note();
+            }
+            let payload = usize::try_from(splitter.payload_left()).unwrap_or(usize::MAX);
+            let taken = payload.min(available.len()).min(buffer.remaining()).max(1);
+            if payload > 0 {
+                buffer.put_slice(&available[..taken]);
+                splitter.pass(taken);
+            } else if let Some(head) = splitter.take(first) {
+                buffer.put_slice(head.as_ref());
+            }
+            Pin::new(&mut *io).consume(taken);
+        }
         Poll::Ready(Ok(()))
     }
 }
 
 impl AsyncWrite for SocketIo {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.io).poll_write(cx, bytes))?;
+        let Poll::Ready(written) = Pin::new(&mut self.io).poll_write(cx, bytes) else {
+            self.traffic.set_blocked(true);
+            return Poll::Pending;
+        };
+        let written = written?;
         self.traffic.0.taken_bytes.fetch_add(written as u64, Ordering::Relaxed);
         Poll::Ready(Ok(written))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
+        // The protocol flushes after its last byte.
+        let flushed = Pin::new(&mut self.io).poll_flush(cx);
+        self.traffic.set_blocked(flushed.is_pending());
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

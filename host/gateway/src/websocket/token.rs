@@ -18,12 +18,14 @@ pub(super) const WEIR: &str = "weir";
 pub(super) struct OffersWeir;
 
 /// Moves a token from the offered subprotocols to its own header, unless the request has a token.
-/// The function sees neither the token nor the node's own subprotocol.
+/// The function sees neither the token nor the node's own subprotocol, even if the request opens no
+/// WebSocket: its token is ignored then.
 pub(crate) fn lift_token(request: &mut Request) {
-    if !wants_websocket(request) {
+    let headers = request.headers();
+    if !headers.contains_key(SEC_WEBSOCKET_PROTOCOL) {
         return;
     }
-    let headers = request.headers();
+    let is_websocket = wants_websocket(request);
     let offered = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok());
     let offered: Vec<String> = offered
         .flat_map(|names| names.split(',').map(|name| name.trim().to_owned()))
@@ -38,7 +40,8 @@ pub(crate) fn lift_token(request: &mut Request) {
     if let Some(others) = HeaderValue::try_from(others).ok().filter(|others| !others.is_empty()) {
         headers.insert(SEC_WEBSOCKET_PROTOCOL, others);
     }
-    if !headers.contains_key(TOKEN)
+    if is_websocket
+        && !headers.contains_key(TOKEN)
         && !headers.contains_key(AUTHORIZATION)
         && let Some(mut token) = token.and_then(|token| HeaderValue::try_from(token).ok())
     {
@@ -83,10 +86,13 @@ mod tests {
     }
 
     #[test]
-    fn other_requests_keep_their_headers() {
+    fn other_requests_lose_the_token() {
         let mut request = Request::new(Body::empty());
-        request.headers_mut().insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static("weir.bearer.abc"));
+        request
+            .headers_mut()
+            .insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static("chat, weir.bearer.abc"));
         lift_token(&mut request);
-        assert!(request.headers().contains_key(SEC_WEBSOCKET_PROTOCOL));
+        assert_eq!(request.headers()[SEC_WEBSOCKET_PROTOCOL], "chat");
+        assert!(!request.headers().contains_key(TOKEN), "the request opens no WebSocket");
     }
 }

@@ -1,5 +1,6 @@
 //! CPU time and wall-clock time of one invocation.
 
+use super::extension::DeadlineExtension;
 use super::usage::SandboxUsage;
 use crate::clock::thread_cpu_time;
 use crate::engine::Engines;
@@ -7,7 +8,7 @@ use futures::FutureExt;
 use std::cell::Cell;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
@@ -16,6 +17,14 @@ use tokio::time::{Instant, Sleep};
 pub(super) enum TimeOverrun {
     CpuTime,
     Deadline,
+}
+
+/// Limits of time of a guest.
+pub(super) struct GuestTimes {
+    pub(super) cpu_time_max: Duration,
+    pub(super) deadline: Instant,
+    /// Replaces the deadline once granted.
+    pub(super) extension: Option<DeadlineExtension>,
 }
 
 /// Polls a guest and charges it the CPU time of the thread, until it ends or exceeds either time
@@ -29,8 +38,7 @@ pub(super) struct MeteredGuest<'a, Guest> {
     engines: Arc<Engines>,
     usage: Arc<SandboxUsage>,
     cpu_time: Duration,
-    cpu_time_max: Duration,
-    deadline: Instant,
+    times: GuestTimes,
     /// Created at the first wait: most guests never wait.
     timer: Option<Pin<Box<Sleep>>>,
 }
@@ -40,10 +48,9 @@ impl<'a, Guest: Future> MeteredGuest<'a, Guest> {
         guest: Pin<&'a mut Guest>,
         engines: Arc<Engines>,
         usage: Arc<SandboxUsage>,
-        cpu_time_max: Duration,
-        deadline: Instant,
+        times: GuestTimes,
     ) -> Self {
-        Self { guest, engines, usage, cpu_time: Duration::ZERO, cpu_time_max, deadline, timer: None }
+        Self { guest, engines, usage, cpu_time: Duration::ZERO, times, timer: None }
     }
 }
 
@@ -62,12 +69,19 @@ impl<Guest: Future> Future for MeteredGuest<'_, Guest> {
         if let Poll::Ready(answer) = polled {
             return Poll::Ready(Ok(answer));
         }
-        if this.usage.cpu_time() >= this.cpu_time_max {
+        if this.usage.cpu_time() >= this.times.cpu_time_max {
             return Poll::Ready(Err(TimeOverrun::CpuTime));
         }
-        let deadline = this.deadline;
-        let timer = this.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
-        timer.poll_unpin(cx).map(|()| Err(TimeOverrun::Deadline))
+        let GuestTimes { deadline, extension, .. } = &mut this.times;
+        let timer = this.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(*deadline)));
+        ready!(timer.poll_unpin(cx));
+        if let Some(later) = extension.as_ref().and_then(DeadlineExtension::granted) {
+            *extension = None;
+            *deadline = later;
+            timer.as_mut().reset(later);
+            ready!(timer.poll_unpin(cx));
+        }
+        Poll::Ready(Err(TimeOverrun::Deadline))
     }
 }
 
