@@ -313,13 +313,19 @@ impl Tenants {
     }
 
     pub(crate) fn begin_waiting(&mut self, tenant: TenantKey) {
-        let time_ns = self.time_ns;
+        // No later than that of a tenant that waits: tenants that never use the same device have clocks
+        // that lie far apart.
+        let first_ns = self.first_in_caps().map_or(u64::MAX, |(first_ns, _)| first_ns);
+        let time_ns = self.time_ns.min(first_ns);
         let state = self.table.get_mut(tenant.0);
         if state.waiting == 0 {
             if state.running == 0 {
-                state.used_ns = state.used_ns.max(time_ns);
                 state.clock_ns = state.used_ns;
             }
+            // An invocation that runs all the time, but does not use the device, saves nothing either.
+            let idle_ns = time_ns.saturating_sub(state.clock_ns);
+            state.used_ns = state.used_ns.saturating_add(idle_ns);
+            state.clock_ns = state.clock_ns.saturating_add(idle_ns);
             self.waiting.insert((state.clock_ns, tenant));
         }
         state.waiting += 1;
@@ -428,12 +434,14 @@ impl Tenants {
             && self.tokens_ns(state).is_none_or(|tokens_ns| tokens_ns > 0.0)
     }
 
+    /// The tenant with the lowest clock that waits and could start, with its clock.
+    fn first_in_caps(&self) -> Option<(u64, TenantKey)> {
+        let mut waiting = self.waiting.iter().copied().take(SCAN_LEN_MAX);
+        waiting.find(|(_, other)| self.is_within_caps(self.table.get(other.0)))
+    }
+
     fn is_in_turn(&self, state: &Tenant) -> bool {
-        let mut waiting = self.waiting.iter().take(SCAN_LEN_MAX);
-        let Some((behind_ns, _)) = waiting.find(|(_, other)| self.is_within_caps(self.table.get(other.0)))
-        else {
-            return true;
-        };
+        let Some((behind_ns, _)) = self.first_in_caps() else { return true };
         let lag_ns = LAG_ROUNDS * self.charges_ns.mean * self.slots as f64 / f64::from(state.limits.weight);
         state.clock_ns <= behind_ns.saturating_add(round_ns(lag_ns))
     }
@@ -488,5 +496,34 @@ mod tests {
         tenants.end_waiting(other);
         tenants.start(other, 50 * MS);
         assert_eq!(lag_ns(&tenants), 550 * MS);
+    }
+
+    /// A tenant keeps an invocation running that does not use the device.
+    #[test]
+    fn lasting_invocation_saves_nothing() {
+        let mut tenants = Tenants::new(BTreeMap::new(), TenantLimits::default());
+        let [lasting, other] = ["lasting", "other"].map(|name| tenants.retain(&TenantId::new(name).unwrap()));
+        tenants.start(lasting, 0);
+        for _ in 0..10 {
+            tenants.start(other, 100 * MS);
+            tenants.finish(other, 100 * MS, 100 * MS);
+        }
+        tenants.begin_waiting(lasting);
+        assert_eq!(tenants.table.get(lasting.0).clock_ns, 900 * MS);
+    }
+
+    /// One tenant has used other devices for long; two tenants share a device that it does not use.
+    #[test]
+    fn tenant_begins_no_later_than_those_that_wait() {
+        let mut tenants = Tenants::new(BTreeMap::new(), TenantLimits::default());
+        let [elsewhere, waits, comes] =
+            ["elsewhere", "waits", "comes"].map(|name| tenants.retain(&TenantId::new(name).unwrap()));
+        tenants.begin_waiting(waits);
+        for _ in 0..10 {
+            tenants.start(elsewhere, 1_000 * MS);
+            tenants.finish(elsewhere, 1_000 * MS, 1_000 * MS);
+        }
+        tenants.begin_waiting(comes);
+        assert!(!tenants.is_behind(waits, comes));
     }
 }

@@ -132,10 +132,14 @@ pub(super) async fn invoke_granted(
     if !grant.is_websocket {
         return run(node, deployment, Some(grant), target, request, id).await;
     }
+    // The node of the client has its own limit: several such nodes may use this one.
+    let Ok(permit) = node.permits.websockets.take(&grant.tenant, false) else {
+        return Ok(refused("the WebSockets of the node are in use\n"));
+    };
     let request = request.map(|body| websocket::end_messages(node, body));
     let response = Box::pin(run(node, deployment, Some(grant), target, request, id)).await?;
     Ok(match is_accepted(response.status(), response.headers()) {
-        true => response.map(|body| websocket::end_answer(node, body)),
+        true => response.map(|body| websocket::end_answer(node, body, permit)),
         false => response,
     })
 }

@@ -130,8 +130,11 @@ impl Scheduler {
         for (request, steps) in std::mem::take(&mut self.device_wait.unjudged) {
             let waits = self.waiting.get(&request.invocation).copied();
             if waits.is_none_or(|waits| waits.device_by_ns.is_none()) {
+                let invocation = request.invocation;
                 self.waits_no_more(&request);
                 self.admit(request, &steps, actions);
+                let is_splittable = waits.is_some_and(|waits| waits.is_splittable);
+                self.waiting.entry(invocation).and_modify(|waits| waits.is_splittable = is_splittable);
             } else if !waits.is_some_and(|waits| waits.is_splittable)
                 || !self.reserve_unfit(&request, &steps, actions)
             {

@@ -253,7 +253,9 @@ impl View {
         // The device time is charged, whether the invocation succeeded or not.
         let taken_ns = match used {
             Some(used) => used.device_time_ns.saturating_add(running.load_time_ns),
-            None => now_ns.saturating_sub(running.started_at_ns),
+            None if worked => now_ns.saturating_sub(running.started_at_ns),
+            // Its node was lost, or its use is not known: it may not have used the device at all.
+            None => now_ns.saturating_sub(running.started_at_ns).min(running.charged_ns),
         };
         self.tenants.finish(running.tenant, running.charged_ns, taken_ns);
         if let Some(node) = self.nodes.get_mut(&running.node) {

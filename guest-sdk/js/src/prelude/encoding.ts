@@ -45,24 +45,27 @@ const LATIN_CONTROLS = "€\x81‚ƒ„…†‡ˆ‰Š‹Œ\x8dŽ\x8f\x90‘’
 export class TextDecoder {
   readonly encoding: "utf-8" | "windows-1252";
   readonly fatal: boolean;
+  readonly ignoreBOM: boolean;
 
-  constructor(label = "utf-8", { fatal = false }: { fatal?: boolean } = {}) {
+  constructor(label = "utf-8", { fatal = false, ignoreBOM = false }: { fatal?: boolean; ignoreBOM?: boolean } = {}) {
     const name = label.trim();
     if (!/^utf-?8$/i.test(name) && !LATIN.test(name)) throw new RangeError(`the encoding ${label} is not supported`);
     this.encoding = LATIN.test(name) ? "windows-1252" : "utf-8";
     this.fatal = fatal;
+    this.ignoreBOM = ignoreBOM;
   }
 
   /**
-   * Decodes `input` without a byte order mark. Replaces invalid UTF-8, or throws a TypeError if
-   * the decoder is fatal.
+   * Decodes `input`, without a byte order mark at its start unless `ignoreBOM` is set. Replaces
+   * invalid UTF-8, or throws a TypeError if the decoder is fatal.
    */
   decode(input: Uint8Array | ArrayBuffer = new Uint8Array()): string {
     if (this.encoding !== "utf-8") return latin(new Uint8Array(input));
     const bytes = input instanceof ArrayBuffer ? new Uint8Array(input) : input;
     const parts: string[] = [];
     let units: number[] = [];
-    let at = bytes[0] === 0xef && bytes[1] === 0xbb && bytes[2] === 0xbf ? 3 : 0;
+    const hasMark = bytes[0] === 0xef && bytes[1] === 0xbb && bytes[2] === 0xbf;
+    let at = hasMark && !this.ignoreBOM ? 3 : 0;
     while (at < bytes.length) {
       const [code, length] = character(bytes, at);
       if (code === BAD && this.fatal) throw new TypeError("the bytes are not UTF-8");

@@ -86,6 +86,9 @@ impl AsyncWrite for Linger {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if !self.has_timeout {
+            self.set_timeout();
+        }
         Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
     }
 

@@ -6,6 +6,7 @@
 
 use super::records::{Close, RecordFollower};
 use crate::NodeState;
+use crate::permits::TenantPermit;
 use axum::body::Body;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame};
@@ -22,22 +23,25 @@ struct EndingBody {
     /// Is ready once the body must end. `None` from then on.
     due: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     has_ended: bool,
+    /// The permit for a WebSocket whose client is connected to another node.
+    _permit: Option<TenantPermit>,
 }
 
 /// Ends the messages of the client once the node stops.
 pub(crate) fn end_messages(node: &NodeState, body: Body) -> Body {
-    EndingBody::body(body, node.shutdown.stopping.clone(), Duration::ZERO)
+    EndingBody::body(body, node.shutdown.stopping.clone(), Duration::ZERO, None)
 }
 
 /// Ends the messages of the function once most of the time for requests in progress has passed, or once
 /// the function ends.
-pub(crate) fn end_answer(node: &NodeState, body: Body) -> Body {
+pub(crate) fn end_answer(node: &NodeState, body: Body, permit: TenantPermit) -> Body {
     let drain = Duration::from_millis(node.config.gateway.drain_timeout_ms);
-    EndingBody::body(body, node.shutdown.stopping.clone(), super::session::message_time(drain))
+    let time = super::session::message_time(drain);
+    EndingBody::body(body, node.shutdown.stopping.clone(), time, Some(permit))
 }
 
 impl EndingBody {
-    fn body(body: Body, stopping: CancellationToken, after: Duration) -> Body {
+    fn body(body: Body, stopping: CancellationToken, after: Duration, permit: Option<TenantPermit>) -> Body {
         let stopped = stopping.clone().cancelled_owned();
         let due = async move {
             stopped.await;
@@ -46,7 +50,14 @@ impl EndingBody {
             }
         };
         let records = RecordFollower::default();
-        Body::new(Self { body, records, stopping, due: Some(Box::pin(due)), has_ended: false })
+        Body::new(Self {
+            body,
+            records,
+            stopping,
+            due: Some(Box::pin(due)),
+            has_ended: false,
+            _permit: permit,
+        })
     }
 
     fn close(&mut self) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
@@ -112,7 +123,7 @@ mod tests {
             let body = Body::from_stream(futures::StreamExt::flat_map(endless, move |piece| {
                 pieces(TWO, size.min(piece.unwrap().len())).into_data_stream()
             }));
-            let mut body = EndingBody::body(body, stopping.clone(), Duration::ZERO);
+            let mut body = EndingBody::body(body, stopping.clone(), Duration::ZERO, None);
             body.frame().await.unwrap().unwrap();
             let mut read = RecordFollower::default();
             read.follow(&TWO[..size]);
@@ -130,7 +141,7 @@ mod tests {
     async fn body_that_ends_has_a_close_only_on_a_node_that_stops() {
         let stopping = CancellationToken::new();
         let body = |stopping: &CancellationToken| {
-            EndingBody::body(pieces(TWO, 5), stopping.clone(), Duration::from_secs(60))
+            EndingBody::body(pieces(TWO, 5), stopping.clone(), Duration::from_secs(60), None)
         };
         assert_eq!(body(&stopping).collect().await.unwrap().to_bytes(), TWO);
         stopping.cancel();
