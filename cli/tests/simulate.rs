@@ -50,11 +50,14 @@ fn workload_file_is_simulated_and_its_schedule_written() {
 
 #[test]
 fn device_rule_hand_over_and_failures_can_be_chosen() {
+    /// Shorter than the work that is committed ahead, and exact in binary.
+    const RUN_S: f64 = 1.0 / 256.0;
     let folder = tempfile::tempdir().unwrap();
     // The second request arrives during the load, and the third one at an idle device.
+    // Under committed work, the second one is committed ahead, because the runs are short.
     let requests = [(0.0, 0), (0.5, 0), (10.0, 0)];
-    let workload =
-        json!({"models": [[1000, 2.0, 1.0]], "requests": requests, "capacity": 8000, "gpus": 1}).to_string();
+    let workload = json!({"models": [[1000, 2.0, RUN_S]], "requests": requests, "capacity": 8000, "gpus": 1})
+        .to_string();
     std::fs::write(folder.path().join("three.json"), workload).unwrap();
     let requests = |more: &[&str]| {
         let arguments = ["--workload", "three.json", "--policy", "lb", "--dump", "out.json", "--json"];
@@ -65,9 +68,13 @@ fn device_rule_hand_over_and_failures_can_be_chosen() {
     let ends = |requests: &Value| [0, 1, 2].map(|at| requests[at][4].as_f64().unwrap());
     let counted = requests(&["--rule", "counted-invocations"]);
     assert_eq!(counted, requests(&[]), "the papers' rule is the default");
-    assert_eq!((ends(&counted), counted[1][3].as_f64()), ([3.0, 4.0, 11.0], Some(3.0)));
+    let loaded = 2.0 + RUN_S;
+    assert_eq!(
+        (ends(&counted), counted[1][3].as_f64()),
+        ([loaded, loaded + RUN_S, 10.0 + RUN_S], Some(loaded))
+    );
     let committed = requests(&["--rule", "committed-work"]);
-    assert!(committed[1][3].as_f64() < Some(3.0), "{committed}");
+    assert!(committed[1][3].as_f64() < Some(2.0), "{committed}");
     let handed_over = requests(&["--rule", "committed-work", "--hand-over-ms", "250"]);
     assert_eq!(ends(&handed_over)[2], ends(&committed)[2] + 0.25, "{handed_over} {committed}");
     let failed = requests(&["--rule", "committed-work", "--fail-share", "1"]);

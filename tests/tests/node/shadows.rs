@@ -42,12 +42,9 @@ async fn call(node: &TestClient, path: &str) {
 #[tokio::test]
 async fn callers_get_the_answers_of_the_active_version_and_copies_are_compared() {
     let node = start(TestNode::builder()).await;
-    for _ in 0..10 {
-        call(&node, "behave").await;
-        compared_at_least(&node, 1).await;
-    }
-    for path in ["trap", "unknown"] {
+    for (copies, path) in (1..).zip([vec!["behave"; 10], vec!["trap", "unknown"]].concat()) {
         call(&node, path).await;
+        compared_at_least(&node, copies).await;
     }
     let report = compared(&node, "functions/f", [10, 2]).await;
     let counts = |calls: &weir_types::api::ComparedCalls| (calls.calls.calls, calls.calls.failed);
