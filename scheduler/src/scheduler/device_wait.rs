@@ -121,8 +121,8 @@ impl Scheduler {
 
     /// Judges the invocations that waited for a first device. Those with an SLO are admitted or
     /// refused. Workflows that fit on no device as a whole end their wait: their steps are placed
-    /// separately. While the scheduler is paused, it does not know what the devices hold and run, so
-    /// it judges them at the end of the pause.
+    /// separately. Does nothing while the scheduler is paused, because the models and invocations on
+    /// the devices are not known yet; the end of the pause calls it again.
     pub(super) fn judge_waiting(&mut self, actions: &mut Vec<Action>) {
         if self.held.is_some() || self.is_without_devices() {
             return;
